@@ -1,0 +1,3 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations

@@ -1,0 +1,113 @@
+"""computekit: train, compress, benchmark and price models; plugins add the verbs, records keep the results.
+
+This module is the public face for plugin authors. A plugin is a module named in the entry-point group ``computekit``::
+
+    # computekit_ternary.py
+    from pathlib import Path
+
+    import click
+    import computekit
+    from computekit import options
+
+
+    @click.command()
+    @options.model
+    @options.step
+    def ternary(run: computekit.StepRun, model: Path) -> None:
+        '''Round every weight to -1, 0 or 1 times a scale.'''
+        import torch                                   # heavy imports live inside the function
+
+        source = computekit.open_model(run.input(model))
+        with run.writing(model.with_stem(model.stem + "-ternary")) as target:
+            ...
+        run.put("file_bytes", 123, "B", how="measured")
+
+
+    @computekit.hookimpl
+    def computekit_steps() -> list[computekit.Step]:
+        return [computekit.Step("ternary", ternary, takes="model", gives="model")]
+
+    # pyproject.toml
+    [project.entry-points.computekit]
+    ternary = "computekit_ternary"
+
+After ``pip install`` it is ``computekit ternary model.pt``, and ``ternary`` is a step that any pipeline can name.
+Importing this module imports neither torch nor anything else that is slow: the names below that need torch load it
+when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import errors, options
+from .contracts import (
+    API_VERSION,
+    Architecture,
+    Column,
+    Command,
+    Dataset,
+    Hardware,
+    ModelFormat,
+    Price,
+    Step,
+)
+from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
+from .hookspecs import hookimpl, hookspec
+
+if TYPE_CHECKING:
+    from .datasets import Data, Split, load_data
+    from .models import load_module, save_module
+    from .records import Quantity, Record, Row
+    from .steps import StepRun
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "StepRun": "steps",
+    "Quantity": "records",
+    "Record": "records",
+    "Row": "records",
+    "load_module": "models",
+    "save_module": "models",
+    "Data": "datasets",
+    "Split": "datasets",
+    "load_data": "datasets",
+}
+
+__all__ = [
+    "API_VERSION",
+    "Architecture",
+    "Column",
+    "Command",
+    "ComputekitError",
+    "Data",
+    "Dataset",
+    "FileProblem",
+    "Hardware",
+    "MissingExtra",
+    "ModelFormat",
+    "Price",
+    "Quantity",
+    "Record",
+    "Row",
+    "Split",
+    "Step",
+    "StepRun",
+    "UnknownName",
+    "__version__",
+    "errors",
+    "hookimpl",
+    "hookspec",
+    "load_data",
+    "load_module",
+    "options",
+    "save_module",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

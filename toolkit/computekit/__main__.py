@@ -1,0 +1,5 @@
+"""``python -m computekit``."""
+
+from .cli import main
+
+main(prog_name="computekit")

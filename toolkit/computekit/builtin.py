@@ -1,0 +1,34 @@
+"""What the host itself contributes, through the same hooks as any plugin."""
+
+from __future__ import annotations
+
+from .contracts import Architecture, Column, Command, Dataset
+from .hookspecs import hookimpl
+
+
+@hookimpl
+def computekit_commands() -> list[Command]:
+    from .commands import doctor, plugins, table
+
+    return [Command(plugins.plugins), Command(doctor.doctor), Command(table.table)]
+
+
+@hookimpl
+def computekit_datasets() -> list[Dataset]:
+    from . import datasets
+
+    return list(datasets.BUILTIN)
+
+
+@hookimpl
+def computekit_architectures() -> list[Architecture]:
+    from . import zoo
+
+    return list(zoo.BUILTIN)
+
+
+@hookimpl
+def computekit_columns() -> list[Column]:
+    from .tables import COLUMNS
+
+    return list(COLUMNS)

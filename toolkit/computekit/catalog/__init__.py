@@ -1,0 +1,1 @@
+"""Hardware and prices: data files with a source in each row."""

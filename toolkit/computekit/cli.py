@@ -1,0 +1,134 @@
+"""The root command: loads plugins, lists their commands, and turns every error into one line. Wiring only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from . import __version__, host, options
+from .errors import ComputekitError, PluginNotLoaded, nearest
+
+
+class DefaultGroup(click.Group):
+    """A group in which ``computekit GROUP FILE...`` means ``computekit GROUP DEFAULT FILE...``."""
+
+    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+class RootGroup(click.Group):
+    """Lists what the plugins of the current host provide."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(host.current().commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        registry = host.current()
+        if cmd_name in registry.commands:
+            return registry.commands[cmd_name].command
+        for failure in registry.failures:
+            if failure.name == cmd_name:
+                raise PluginNotLoaded(cmd_name, failure.distribution, failure.version, failure.reason)
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = nearest(args[0], self.list_commands(ctx))
+            hint = f"did you mean {' or '.join(near)}?" if near else f"try: pip install computekit-{args[0]}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        registry = host.current()
+        sections: dict[str, list[tuple[str, str]]] = {"Steps": [], "Commands": []}
+        step_words = {step.argv[0] for step in registry.steps.values()}
+        for name, entry in registry.commands.items():
+            section = "Steps" if name in step_words else "Commands"
+            sections[section].append((name, entry.command.get_short_help_str(limit=formatter.width - 20)))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if registry.failures:
+            with formatter.section("Plugins not loaded"):
+                formatter.write_dl([(f.name, f"{f.distribution} {f.version}: {f.reason}") for f in registry.failures])
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run, and exit with 0, with an error's own code (1 unless it says otherwise), or with 2 for wrong usage."""
+        extra["standalone_mode"] = False
+        words = list(args) if args is not None else sys.argv[1:]
+        try:
+            result = super().main(words, *rest, **extra)
+        except Exception as error:
+            sys.exit(_report(error, "--debug" in words))
+        except KeyboardInterrupt as error:
+            sys.exit(_report(error, "--debug" in words))
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _report(error: BaseException, debug: bool) -> int:
+    """Print one line about ``error`` to standard error and return the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, click.UsageError):
+        help_of = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        click.echo(click.style("Error:", fg="red") + f" {_one_line(error)}{help_of}", err=True)
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    click.echo(click.style("Error:", fg="red") + f" {_one_line(error)}", err=True)
+    return error.exit_code if isinstance(error, (ComputekitError, click.ClickException)) else 1
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted; nothing was written"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, ComputekitError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno is not None:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        return f"{error.filename}: {reason}" if error.filename else str(reason)
+    if isinstance(error, MemoryError):
+        return "out of memory; use a smaller batch or model"
+    text = (str(error).splitlines() or [""])[0]
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"the device is out of memory; use a smaller --batch-size ({text})"
+    return f"internal error, {type(error).__name__}: {text} (--debug shows where; please report it)"
+
+
+def _no_color(ctx: click.Context) -> None:
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "--version", prog_name="computekit")
+@options.common
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Train, compress, benchmark and price models; every step leaves a record, and tables compare the records.
+
+    \b
+    Example:
+      computekit train --arch resnet --data digits -o model.pt
+      computekit quantize --int8 model.pt
+      computekit benchmark models model.pt model-int8.pt
+    """
+    _no_color(ctx)

@@ -1,0 +1,107 @@
+"""``computekit doctor``: versions, devices, extras and plugins, and how to mend what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from typing import Any
+
+import click
+
+from .. import host, options
+
+REQUIRED = ("click", "pluggy", "tabulate", "torch", "numpy", "safetensors", "pydantic", "snakemake", "psutil", "tqdm")
+EXTRAS = {
+    "hf": ("transformers", "gguf", "accelerate", "compressed-tensors"),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("openvino", "nncf"),
+    "prune": ("torch-pruning",),
+    "ao": ("torchao",),
+    "data": ("scikit-learn", "mlxtend"),
+    "gpu": ("nvidia-ml-py",),
+    "report": ("matplotlib",),
+    "loadgen": ("mlcommons-loadgen",),
+    "slurm": ("snakemake-executor-plugin-slurm",),
+    "kubernetes": ("snakemake-executor-plugin-kubernetes",),
+}
+
+
+@click.command()
+@options.as_json
+@options.common
+def doctor(as_json: bool) -> None:
+    """Show versions, devices, extras and plugins, and how to mend what is missing.
+
+    \b
+    Example:
+      computekit doctor
+    """
+    findings = examine()
+    if as_json:
+        click.echo(json.dumps(findings, indent=2))
+        return
+    click.echo(f"computekit {findings['computekit']}, Python {findings['python']}, {findings['system']}")
+    click.echo("\nRequired")
+    for name, version in findings["required"].items():
+        click.echo(f"  {name:<14} {version or 'MISSING: pip install ' + name}")
+    click.echo("\nDevices")
+    for device in findings["devices"]:
+        click.echo(f"  {device['id']:<14} {device['name']}")
+    click.echo("\nExtras")
+    for extra, entry in findings["extras"].items():
+        state = ", ".join(f"{n} {v}" for n, v in entry["packages"].items() if v)
+        if entry["missing"]:
+            state = f"missing {', '.join(entry['missing'])}: pip install 'computekit[{extra}]'"
+        click.echo(f"  {extra:<14} {state}")
+    click.echo("\nPlugins")
+    for plugin in findings["plugins"]:
+        reason = plugin["reason"] or f"{plugin['import_ms']:.1f} ms to import"
+        click.echo(f"  {plugin['name']:<14} {plugin['distribution']} {plugin['version']}: {reason}")
+
+
+def examine() -> dict[str, Any]:
+    """Everything that ``doctor`` reports, as plain data."""
+    from .. import __version__, devices
+
+    registry = host.current()
+    plugins: list[dict[str, Any]] = [
+        {
+            "name": p.name, "distribution": p.distribution, "version": p.version,
+            "import_ms": 1e3 * p.import_s, "printed": p.printed,
+            "reason": "",
+        }
+        for p in registry.plugins
+    ]  # fmt: skip
+    plugins += [
+        {"name": f.name, "distribution": f.distribution, "version": f.version, "reason": f"not loaded: {f.reason}"}
+        for f in registry.failures
+    ]
+    try:
+        import torch
+
+        found = [{"id": d, "name": devices.describe(torch.device(d)).name} for d in devices.available()]
+    except ImportError:
+        found = []
+    return {
+        "computekit": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "required": {name: version(name) for name in REQUIRED},
+        "devices": found,
+        "extras": {extra: _extra(packages) for extra, packages in EXTRAS.items()},
+        "plugins": plugins,
+    }
+
+
+def version(distribution: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(packages: tuple[str, ...]) -> dict[str, Any]:
+    versions = {name: version(name) for name in packages}
+    return {"packages": versions, "missing": [name for name, found in versions.items() if found is None]}

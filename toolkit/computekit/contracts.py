@@ -1,0 +1,148 @@
+"""What hooks return: small frozen dataclasses that the host validates in one place.
+
+Nothing here imports torch; factories and loaders are callables that import what they need when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .datasets import Data
+    from .models.base import ModelFile, Writer
+
+API_VERSION = 1
+"""Version of the plugin interface; it grows when hooks or contracts change. Plugins may declare the range they support."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of ``computekit``. Its name is the click command's name."""
+
+    command: click.Command
+
+    @property
+    def name(self) -> str:
+        return self.command.name or ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A subcommand that turns files into a file and leaves a record; pipelines call it by ``name``.
+
+    ``takes`` says what the positional arguments are: nothing (``train``), one model, several models, or records.
+    ``gives`` says what ``--output`` is. ``words`` are the command words after ``computekit`` (default: the name), for
+    a step that is a subcommand of a group, e.g. ``("benchmark", "models")``. An ``exclusive`` step has the machine for
+    itself in a pipeline, so that nothing disturbs its timing.
+    """
+
+    name: str
+    command: click.Command
+    takes: Literal["nothing", "model", "models", "records"]
+    gives: Literal["model", "record"]
+    exclusive: bool = False
+    words: tuple[str, ...] = ()
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command words that start the step."""
+        return self.words or (self.name,)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A named model factory: ``build(**arch_args)`` returns an ``nn.Module`` with fresh parameters.
+
+    ``example(batch, **arch_args)`` returns the positional arguments of one forward call for ``batch`` samples, so that
+    tools can run or trace the model without data. ``defaults(data)`` returns the arguments that fit a data set (number
+    of classes, channels, vocabulary).
+    """
+
+    name: str
+    summary: str
+    build: Callable[..., nn.Module]
+    example: Callable[..., tuple[Any, ...]] | None = None
+    defaults: Callable[[Data], Mapping[str, Any]] = field(default=lambda _data: {})
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named data set; ``load()`` returns its splits."""
+
+    name: str
+    summary: str
+    load: Callable[[], Data]
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """A kind of model file. ``sniff`` looks at content, never at the name; formats are asked in order of ``priority``.
+
+    ``sniff(path)`` is cheap and never raises; ``read(path)`` returns a lazily reading `ModelFile`;
+    ``write(like, path)`` returns a `Writer` that makes a file of the same kind as ``like``.
+    """
+
+    name: str
+    summary: str
+    sniff: Callable[[Path], bool]
+    read: Callable[[Path], ModelFile]
+    write: Callable[[ModelFile, Path], Writer] | None = None
+    priority: int = 100
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One row of the hardware catalog. Peaks are dense, in FLOP/s (OP/s for integers), keyed by dtype name."""
+
+    name: str
+    kind: str
+    peak_flops: Mapping[str, float]
+    memory_bytes: float
+    bandwidth_bytes_s: float
+    source: str
+    tdp_w: float | None = None
+    aliases: Sequence[str] = ()
+    vendor: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Price:
+    """One row of the price catalog: what one instance costs per hour, where and when that was seen."""
+
+    provider: str
+    instance: str
+    region: str
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    snapshot_date: str
+    source: str
+    accelerator: str | None = None
+    accelerator_count: int = 0
+    vcpus: int | None = None
+    memory_gib: float | None = None
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a table shows one quantity. ``better`` marks the best value; ``pareto`` columns decide Pareto optimality.
+
+    ``scale`` divides the raw value before printing: latency_s with scale 1e-3 and unit "ms".
+    """
+
+    key: str
+    title: str
+    unit: str = ""
+    scale: float = 1.0
+    digits: int = 3
+    better: Literal["lower", "higher"] | None = None
+    pareto: bool = False
+    order: int = 100

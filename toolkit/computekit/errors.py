@@ -1,0 +1,76 @@
+"""Errors that a user can act on.
+
+Every error holds data and builds its one line in ``__str__``; `cli.RootGroup` prints that line to stderr and exits
+with ``exit_code``. Anything else that escapes a command is a bug of ours and is reported as an internal error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class ComputekitError(Exception):
+    """Base of all errors that are printed as one line; ``exit_code`` is the process's exit status."""
+
+    exit_code = 1
+
+
+class FileProblem(ComputekitError):
+    """A file cannot be used: which one, what is wrong, and what to do about it."""
+
+    def __init__(self, path: str | Path, problem: str, hint: str = "") -> None:
+        super().__init__(path, problem, hint)
+        self.path, self.problem, self.hint = Path(path), problem, hint
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" + (f"; {self.hint}" if self.hint else "")
+
+
+class UnknownName(ComputekitError):
+    """A name that nothing answers to; the nearest known ones are suggested."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        super().__init__(kind, name)
+        self.kind, self.name, self.known, self.hint = kind, name, sorted(known), hint
+
+    def __str__(self) -> str:
+        near = nearest(self.name, self.known)
+        if near:
+            tail = f"did you mean {' or '.join(near)}?"
+        elif self.known:
+            tail = f"known: {', '.join(self.known)}"
+        else:
+            tail = "none is registered"
+        return f"unknown {self.kind} {self.name!r}; {tail}" + (f" {self.hint}" if self.hint else "")
+
+
+class MissingExtra(ComputekitError):
+    """An optional dependency is needed; ``extra`` is the pip extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(package, extra, purpose)
+        self.package, self.extra, self.purpose = package, extra, purpose
+
+    def __str__(self) -> str:
+        return f"{self.purpose} needs {self.package}, which is not installed; pip install 'computekit[{self.extra}]'"
+
+
+class PluginNotLoaded(ComputekitError):
+    """A command whose plugin failed to load."""
+
+    def __init__(self, command: str, distribution: str, version: str, reason: str) -> None:
+        super().__init__(command, distribution, version, reason)
+        self.command, self.distribution, self.version, self.reason = command, distribution, version, reason
+
+    def __str__(self) -> str:
+        return (
+            f"command {self.command!r} is not available: plugin {self.distribution} {self.version} "
+            f"did not load ({self.reason}); repair or uninstall it"
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to two known names that are close enough to ``name`` to be what was meant."""
+    return difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)

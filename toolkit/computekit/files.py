@@ -1,0 +1,122 @@
+"""Files that are either the old ones or the new ones, never half of each."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import FileProblem
+
+_CHUNK = 1 << 22
+
+
+@contextmanager
+def atomic(target: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``target``; on success fsync it and rename it over ``target``.
+
+    On any error, Ctrl-C included, the temporary file (or folder) is removed and ``target`` stays as it was. A killed
+    process may leave a hidden ``.NAME.XXXX.tmp`` file behind, never a damaged target.
+
+    Raises:
+        FileProblem: the folder is missing or not writable, or the disk is full.
+    """
+    target = Path(target)
+    check_writable(target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _sync(temporary)
+        if temporary.is_dir() and target.is_dir():
+            _replace_folder(temporary, target)
+        else:
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        _remove(temporary)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FileProblem(target, "the disk is full", "free some space; nothing was changed") from error
+        raise
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def check_writable(target: Path) -> None:
+    """Raise FileProblem if ``target`` could not be written; meant to be called before the long work starts."""
+    folder = target.parent
+    if not folder.exists():
+        raise FileProblem(target, f"the folder {folder} does not exist", "create it first")
+    if not folder.is_dir():
+        raise FileProblem(target, f"{folder} is not a folder")
+    if target.is_dir() and not (target / "config.json").exists() and any(target.iterdir()):
+        raise FileProblem(target, "is a folder", "give the name of a file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise FileProblem(target, f"the folder {folder} is not writable")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise FileProblem(target, "is not writable")
+
+
+def write_text(target: str | Path, text: str) -> None:
+    """Write ``text`` to ``target`` atomically, as UTF-8."""
+    with atomic(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def sha256(path: str | Path) -> str:
+    """Hex SHA-256 of a file, or of a folder's files in the order of their relative paths."""
+    path = Path(path)
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    for file in files:
+        if path.is_dir():
+            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def size_bytes(path: str | Path) -> int:
+    """Bytes of a file, or of all files below a folder."""
+    path = Path(path)
+    return path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+
+
+def _sync(path: Path) -> None:
+    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _replace_folder(new: Path, old: Path) -> None:
+    """Swap a folder in: the old one is moved aside first and put back if the rename fails."""
+    aside = old.with_name(f".{old.name}.{secrets.token_hex(4)}.old")
+    os.rename(old, aside)
+    try:
+        os.rename(new, old)
+    except BaseException:
+        os.rename(aside, old)
+        raise
+    shutil.rmtree(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,143 @@
+"""Every hook of computekit. This file is the plugin manual: docs/plugins/hooks.md is generated from it.
+
+A plugin is any importable object (a module in most cases) named in the entry-point group ``computekit``. It marks
+functions with ``@computekit.hookimpl``; each returns a list of the frozen dataclasses in `computekit.contracts`. Hooks
+only ever gain arguments, and a plugin may leave out any argument that it does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from .contracts import Architecture, Column, Command, Dataset, Hardware, ModelFormat, Price, Step
+
+PROJECT = "computekit"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def computekit_commands() -> Iterable[Command]:  # type: ignore[empty-body]
+    """Add subcommands.
+
+    Example::
+
+        @click.command()
+        def hello() -> None:
+            '''Say hello.'''
+            click.echo("hello")
+
+        @computekit.hookimpl
+        def computekit_commands():
+            return [computekit.Command(hello)]
+    """
+
+
+@hookspec
+def computekit_steps() -> Iterable[Step]:  # type: ignore[empty-body]
+    """Add steps: subcommands that turn files into a file. A step is a command and a pipeline step at once.
+
+    Example::
+
+        @click.command()
+        @computekit.options.model
+        @computekit.options.step
+        def ternary(run: computekit.StepRun, model: Path) -> None:
+            '''Round every weight to -1, 0 or 1 times a scale.'''
+            ...
+
+        @computekit.hookimpl
+        def computekit_steps():
+            return [computekit.Step("ternary", ternary, takes="model", gives="model")]
+    """
+
+
+@hookspec
+def computekit_architectures() -> Iterable[Architecture]:  # type: ignore[empty-body]
+    """Add model factories, usable as ``--arch NAME`` everywhere.
+
+    Example::
+
+        def build(classes: int = 10) -> "nn.Module":
+            from torch import nn
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+        @computekit.hookimpl
+        def computekit_architectures():
+            return [computekit.Architecture("linear", "one linear layer", build)]
+    """
+
+
+@hookspec
+def computekit_datasets() -> Iterable[Dataset]:  # type: ignore[empty-body]
+    """Add data sets, usable as ``--data NAME`` everywhere.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_datasets():
+            return [computekit.Dataset("mine", "my images", load_mine)]
+    """
+
+
+@hookspec
+def computekit_model_formats() -> Iterable[ModelFormat]:  # type: ignore[empty-body]
+    """Add kinds of model file.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_model_formats():
+            return [computekit.ModelFormat("npz", "numpy archive", sniff, read, write)]
+    """
+
+
+@hookspec
+def computekit_hardware() -> Iterable[Hardware]:  # type: ignore[empty-body]
+    """Add rows to the hardware catalog.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_hardware():
+            return [computekit.Hardware("MyChip", "npu", {"bf16": 1e14}, 32e9, 1e12, "vendor sheet, page 3")]
+    """
+
+
+@hookspec
+def computekit_prices() -> Iterable[Price]:  # type: ignore[empty-body]
+    """Add rows to the price catalog.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_prices():
+            return [computekit.Price("us", "rack-1", "basement", 0.40, None, "2026-11-30", "our invoice")]
+    """
+
+
+@hookspec
+def computekit_columns() -> Iterable[Column]:  # type: ignore[empty-body]
+    """Add table columns for the quantities that your steps record.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_columns():
+            return [computekit.Column("sparsity", "sparsity", unit="%", scale=0.01, better="higher")]
+    """
+
+
+@hookspec
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    """Declare hooks of your own, so that other plugins can extend yours. Called once, before any other hook.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_addhooks(manager):
+            manager.add_hookspecs(my_hookspecs)
+    """

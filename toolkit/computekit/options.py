@@ -1,0 +1,211 @@
+"""Shared click options, each defined once, and `step`, which turns a function into a step's command.
+
+@click.command()
+@options.model
+@options.data()
+@options.step
+def mine(run: StepRun, model: Path, data: str | None) -> None: ...
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from .errors import nearest
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class InputPath(click.Path):
+    """A path that must exist; ``holds`` is "model" or "record", so that pipelines know what to put there."""
+
+    def __init__(self, holds: str) -> None:
+        super().__init__(path_type=Path)
+        self.holds = holds
+        self.name = holds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from .errors import FileProblem
+
+        path = Path(value)
+        if not path.exists():
+            siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = nearest(path.name, siblings)
+            hint = f"did you mean {path.parent / near[0]}?" if near else "check the name and the folder"
+            raise FileProblem(path, f"no such {self.holds} file", hint)
+        return path
+
+
+class HostNames(click.ParamType[str]):
+    """A name that plugins provide (``attribute`` of the host), or something else that the step resolves itself.
+
+    It completes in the shell and stays a plain string: the check happens where the name is used, because it may also
+    be a file or ``package.module:callable``.
+    """
+
+    def __init__(self, attribute: str, metavar: str) -> None:
+        self.attribute = attribute
+        self.name = metavar
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from . import host
+
+        names = getattr(host.current(), self.attribute)
+        return [CompletionItem(name, help=names[name].summary) for name in names if name.startswith(incomplete)]
+
+
+class Arguments(click.ParamType[dict[str, Any]]):
+    """``key=value,key=value`` or a JSON object; values are JSON where they parse as JSON, else strings."""
+
+    name = "arguments"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        text = value.strip()
+        if text.startswith("{"):
+            try:
+                return dict(json.loads(text))
+            except ValueError as error:
+                self.fail(f"{value!r} is not a JSON object: {error}", param, ctx)
+        pairs: dict[str, Any] = {}
+        for part in _split(text):
+            key, equals, raw = part.partition("=")
+            if not equals or not key.strip().isidentifier():
+                self.fail(f"{part!r} is not key=value", param, ctx)
+            pairs[key.strip()] = _json_or_text(raw.strip())
+        return pairs
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that stand outside brackets."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part for part in [*parts, text[start:]] if part.strip()]
+
+
+def _json_or_text(raw: str) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(raw, raw)
+
+
+def _set_quiet(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["computekit.quiet"] = True
+
+
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["computekit.debug"] = True
+
+
+model = click.argument("model", type=InputPath("model"))
+models = click.argument("models", type=InputPath("model"), nargs=-1, required=True)
+records = click.argument("records", type=InputPath("record"), nargs=-1, required=True)
+
+quiet: Decorator = click.option(
+    "--quiet", "-q", is_flag=True, expose_value=False, is_eager=True, callback=_set_quiet,
+    help="No messages and no progress bars; results still go to standard output.",
+)  # fmt: skip
+debug: Decorator = click.option(
+    "--debug", is_flag=True, expose_value=False, is_eager=True, callback=_set_debug,
+    help="Show the traceback of an error.",
+)  # fmt: skip
+as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+output: Decorator = click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to write the result.  [default: named after the input]",
+)
+seed: Decorator = click.option(
+    "--seed",
+    type=click.IntRange(min=0, max=2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of all random choices.",
+)
+device: Decorator = click.option(
+    "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps."
+)
+threads: Decorator = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="CPU threads; the same number gives the same bytes.  [default: all cores]",
+)
+label: Decorator = click.option("--label", help="Name of the result in tables.  [default: from the file name]")
+trust_pickle: Decorator = click.option(
+    "--trust-pickle", is_flag=True, help="Allow a pickle to run the code it names. Only for files that you trust."
+)
+
+
+def batch_size(default: int = 64) -> Decorator:
+    """``--batch-size N``."""
+    return click.option(
+        "--batch-size", type=click.IntRange(min=1), default=default, show_default=True, help="Samples per batch."
+    )
+
+
+def data(required: bool = False, help: str = "") -> Decorator:
+    """``--data NAME|FILE|module:callable``."""
+    return click.option(
+        "--data", type=HostNames("datasets", "data"), required=required,
+        help=help or "Data set: a name (computekit plugins lists them), a .npz or .txt file, or module:callable.",
+    )  # fmt: skip
+
+
+def arch(name: str = "--arch", default: str | None = None, required: bool = False) -> Decorator:
+    """``--arch NAME|module:callable`` and ``--arch-args``; for a student, ``--student`` and ``--student-args``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = click.option(
+            f"{name}-args", type=Arguments(), default=None,
+            help="Arguments of the architecture: key=value,key=value or a JSON object.",
+        )(function)  # fmt: skip
+        return click.option(
+            name, type=HostNames("architectures", "arch"), default=default, required=required,
+            show_default=default is not None,
+            help="Architecture: a name (computekit plugins lists them) or package.module:callable.",
+        )(function)  # fmt: skip
+
+    return decorate
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every command has: --quiet and --debug."""
+    return quiet(debug(function))
+
+
+def step(function: Callable[..., None]) -> Callable[..., Any]:
+    """Give a function the options of a step and, as its first argument, the `StepRun` that keeps its record."""
+
+    @common
+    @as_json
+    @label
+    @threads
+    @device
+    @seed
+    @output
+    @functools.wraps(function)
+    @click.pass_context
+    def command(ctx: click.Context, *args: Any, **kwargs: Any) -> None:
+        from .steps import StepRun
+
+        own = {key: kwargs.pop(key) for key in ("output", "seed", "device", "threads", "label", "as_json")}
+        with StepRun(ctx, **own) as run:
+            function(run, *args, **kwargs)
+
+    return command

@@ -1,0 +1,265 @@
+"""`StepRun`: one run of one step. It knows what was asked, collects what came out, and writes the record."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import devices, files, host, records, tables
+from .errors import FileProblem
+from .records import FileRef, Lineage, Quantity, Record, Row
+
+if TYPE_CHECKING:
+    import torch
+    from tqdm import tqdm
+
+_NOT_ASKED = {"output", "as_json", "label"}
+_VERSIONED = ("computekit", "torch", "numpy", "safetensors")
+
+
+class StepRun:
+    """Handed to a step's function as ``run``.
+
+    * ``run.input(path)`` registers a file that goes in.
+    * ``with run.writing(default) as temporary:`` writes the model atomically to ``--output``.
+    * ``run.put("file_bytes", 123, "B")`` adds a number to the record; ``run.unknown(key, reason)`` a known gap.
+    * ``run.say(text)`` talks to a person (standard error), ``run.show(text)`` shows a result (standard output).
+    * ``run.progress(total, text)`` is a progress bar that obeys ``--quiet``.
+
+    On success the record is written beside the output (or to it, for a step that gives a record) and printed.
+    """
+
+    def __init__(
+        self,
+        ctx: click.Context,
+        output: Path | None,
+        seed: int,
+        device: str,
+        threads: int | None,
+        label: str | None,
+        as_json: bool,
+    ) -> None:
+        self.seed, self.threads, self.label, self.as_json = seed, threads, label, as_json
+        self.quiet: bool = ctx.meta.get("computekit.quiet", False)
+        self.details: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.rows: list[Row] = []
+        self._device_name = device
+        self._asked_output = output
+        self._written: Path | None = None
+        self._inputs: list[FileRef] = []
+        self._lineage: list[Lineage] = []
+        self._unknown_ancestors: list[str] = []
+        self._train_flops: float | None = None
+        self._shown: list[str] = []
+        self._step = _step_of(ctx)
+        self._options = {k: _plain(v) for k, v in ctx.params.items() if k not in _NOT_ASKED}
+        self._started = time.time()
+        if output is not None:
+            files.check_writable(output)
+
+    # -- what the step may use -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """The device to compute on; asking for it seeds torch and fixes the number of threads."""
+        devices.make_repeatable(self.seed, self.threads)
+        return devices.resolve(self._device_name)
+
+    def input(self, path: Path) -> Path:
+        """Register a file that goes in, with its hash, and what is known of how it was made."""
+        reference = FileRef.of(path)
+        self._inputs.append(reference)
+        parent = records.of_model(path)
+        if parent is None:
+            self._unknown_ancestors.append(str(path))
+        else:
+            seen = {entry.sha256 for entry in self._lineage}
+            self._lineage += [entry for entry in parent.lineage if entry.sha256 not in seen]
+        return path
+
+    @contextmanager
+    def writing(self, default: Path | str) -> Iterator[Path]:
+        """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well."""
+        target = self.output(default)
+        with files.atomic(target) as temporary:
+            yield temporary
+        self._written = target
+
+    def output(self, default: Path | str) -> Path:
+        """Where the result will go; refuses to overwrite an input."""
+        target = self._asked_output or Path(default)
+        files.check_writable(target)
+        for reference in self._inputs:
+            if target.exists() and Path(reference.path).resolve() == target.resolve():
+                raise FileProblem(target, "is the input itself", "give another --output")
+        return target
+
+    def put(self, key: str, value: float | int | str | None, unit: str = "", **about: Any) -> None:
+        """Add a quantity to the row of this run's own output; ``about`` is the rest of `Quantity`."""
+        self._own_row().quantities[key] = Quantity(value=value, unit=unit, **about)
+
+    def unknown(self, key: str, reason: str, unit: str = "") -> None:
+        """Name a quantity that this run could not find out, and why."""
+        self.put(key, None, unit, reason=reason)
+
+    def row(self, label: str, sha256: str | None = None) -> Row:
+        """A new row, for a step that reports on several subjects."""
+        row = Row(label=label, sha256=sha256)
+        self.rows.append(row)
+        return row
+
+    def spent_training(self, flops: float) -> None:
+        """Say how many FLOPs of training this step spent; the record adds those of the models it started from."""
+        self._train_flops = (self._train_flops or 0.0) + flops
+
+    def note(self, text: str) -> None:
+        """Add a sentence that a reader must know to judge the numbers."""
+        self.notes.append(text)
+
+    def say(self, text: str) -> None:
+        """Tell the person at the terminal something; standard error, silent under --quiet."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def show(self, text: str) -> None:
+        """Show a result of the step's own, such as a per-layer table, before the summary; not with --json."""
+        self._shown.append(text)
+
+    def progress(self, total: int, text: str, unit: str = "it") -> tqdm[Any]:
+        """A progress bar on standard error; use it as a context manager and call ``update``."""
+        from tqdm import tqdm
+
+        return tqdm(total=total, desc=text, unit=unit, file=sys.stderr, leave=False,
+                    disable=self.quiet or not sys.stderr.isatty())  # fmt: skip
+
+    # -- the record ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> StepRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+
+    def record(self) -> Record:
+        """The record of this run as it stands."""
+        output = FileRef.of(self._written) if self._written else None
+        if output is not None:
+            own = self._own_row()
+            own.label = self.label or own.label or _stem(Path(output.path))
+            own.sha256 = output.sha256
+            self._put_training(own)
+            own_entry = Lineage(step=self._step, sha256=output.sha256, train_flops=self._train_flops or 0.0)
+            lineage = [*self._lineage, own_entry]
+        else:
+            lineage = []
+        used_device = "device" in self.__dict__
+        return Record(
+            step=self._step,
+            options=self._options,
+            inputs=self._inputs,
+            output=output,
+            rows=self.rows,
+            details=self.details,
+            notes=self.notes,
+            lineage=lineage,
+            seed=self.seed,
+            device=devices.describe(self.device) if used_device else None,
+            versions=_versions(),
+            plugins=_plugins(self._step),
+            timing={
+                "started": datetime.datetime.fromtimestamp(self._started, datetime.UTC).isoformat(timespec="seconds"),
+                "duration_s": round(time.time() - self._started, 3),
+            },
+        )
+
+    def _finish(self) -> None:
+        record = self.record()
+        if self._written is not None:
+            record.save(records.beside(self._written))
+            self.say(f"wrote {self._written} and {records.beside(self._written).name}")
+        elif self._asked_output is not None:
+            record.save(self._asked_output)
+            self.say(f"wrote {self._asked_output}")
+        if self.as_json:
+            click.echo(record.to_json(), nl=False)
+            return
+        for text in self._shown:
+            click.echo(text + "\n")
+        click.echo(tables.summary(record))
+
+    def _own_row(self) -> Row:
+        if not self.rows:
+            self.rows.append(Row(label=self.label or ""))
+        return self.rows[0]
+
+    def _put_training(self, own: Row) -> None:
+        """train_flops: what all training that led to this model cost, as far as records tell."""
+        if self._unknown_ancestors:
+            reason = f"no record beside {', '.join(self._unknown_ancestors)} tells how it was trained"
+            own.quantities["train_flops"] = Quantity(value=None, unit="FLOP", reason=reason)
+            return
+        gaps = [entry for entry in self._lineage if entry.train_flops is None]
+        if gaps:
+            own.quantities["train_flops"] = Quantity(
+                value=None, unit="FLOP", reason=f"the record of step {gaps[0].step} does not tell its training cost"
+            )
+            return
+        total = sum(entry.train_flops or 0.0 for entry in self._lineage) + (self._train_flops or 0.0)
+        own.quantities["train_flops"] = Quantity(
+            value=total, unit="FLOP", method="forward and backward FLOPs of every step that led to this model"
+        )
+
+
+def _step_of(ctx: click.Context) -> str:
+    """The step that the running command belongs to."""
+    words = tuple(ctx.command_path.split()[1:])
+    for step in host.current().steps.values():
+        if step.argv == words or step.command is ctx.command:
+            return step.name
+    return " ".join(words) or (ctx.command.name or "step")
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(path.suffix) or path.name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _plugins(step: str) -> list[records.Plugin]:
+    registry = host.current()
+    words = registry.steps[step].argv[0] if step in registry.steps else step.split()[0]
+    owner = registry.owners.get(words)
+    if owner is None:
+        return []
+    return [records.Plugin(name=owner.name, distribution=owner.distribution, version=owner.version)]

@@ -1,0 +1,5 @@
+"""Zoo."""
+
+from .contracts import Architecture
+
+BUILTIN: tuple[Architecture, ...] = ()

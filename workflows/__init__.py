@@ -1,0 +1,1 @@
+"""The Snakemake workflows, as package data, and the pure Python that plans them."""
