@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .models.base import ModelFile, Writer
 
 API_VERSION = 1
-"""Version of the plugin interface; it grows when hooks or contracts change. Plugins may declare the range they support."""
+"""Version of the plugin interface; it grows when hooks or contracts change. Plugins may declare a range."""
 
 
 @dataclass(frozen=True)

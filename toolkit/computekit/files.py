@@ -35,7 +35,7 @@ def atomic(target: str | Path) -> Iterator[Path]:
         if temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
-            os.replace(temporary, target)
+            temporary.replace(target)
         _sync_folder(target.parent)
     except OSError as error:
         _remove(temporary)
@@ -106,11 +106,11 @@ def _sync_folder(folder: Path) -> None:
 def _replace_folder(new: Path, old: Path) -> None:
     """Swap a folder in: the old one is moved aside first and put back if the rename fails."""
     aside = old.with_name(f".{old.name}.{secrets.token_hex(4)}.old")
-    os.rename(old, aside)
+    old.rename(aside)
     try:
-        os.rename(new, old)
+        new.rename(old)
     except BaseException:
-        os.rename(aside, old)
+        aside.rename(old)
         raise
     shutil.rmtree(aside)
 
