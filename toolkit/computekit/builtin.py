@@ -8,9 +8,9 @@ from .hookspecs import hookimpl
 
 @hookimpl
 def computekit_commands() -> list[Command]:
-    from .commands import doctor, plugins, table
+    from .commands import doctor, plugins, report, table
 
-    return [Command(plugins.plugins), Command(doctor.doctor), Command(table.table)]
+    return [Command(c) for c in (plugins.plugins, doctor.doctor, table.table, report.report)]
 
 
 @hookimpl

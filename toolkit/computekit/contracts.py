@@ -135,7 +135,8 @@ class Price:
 class Column:
     """How a table shows one quantity. ``better`` marks the best value; ``pareto`` columns decide Pareto optimality.
 
-    ``scale`` divides the raw value before printing: latency_s with scale 1e-3 and unit "ms".
+    ``scale`` divides the raw value before printing: latency_s with scale 1e-3 and unit "ms". ``digits`` are significant
+    digits. ``interval`` prints the confidence interval beside the value. Columns stand in the order of ``order``.
     """
 
     key: str
@@ -145,4 +146,5 @@ class Column:
     digits: int = 3
     better: Literal["lower", "higher"] | None = None
     pareto: bool = False
+    interval: bool = False
     order: int = 100

@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 class Quantity(_Strict):
     """One number: its value, its unit and where it comes from."""
 
-    value: float | int | str | None
+    value: float | int | str | None = None
     unit: str = ""
     how: How = "computed"
     interval: tuple[float, float] | None = Field(default=None, description="confidence interval, in `unit`")
