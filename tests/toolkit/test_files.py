@@ -1,0 +1,135 @@
+"""Files are the old ones or the new ones: errors, Ctrl-C, a full disk, kill -9."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from computekit import files
+from computekit.errors import FileProblem
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".old"))]
+
+
+def test_success_replaces_the_target(tmp_path: Path) -> None:
+    target = tmp_path / "model.pt"
+    target.write_text("old")
+    with files.atomic(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_error_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    target = tmp_path / "model.pt"
+    target.write_text("old")
+    with pytest.raises(type(error)), files.atomic(target) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert target.read_text() == "old"
+    assert leftovers(tmp_path) == []
+
+
+def test_a_folder_is_swapped_whole(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "config.json").write_text("old")
+    with files.atomic(target) as temporary:
+        temporary.mkdir()
+        (temporary / "config.json").write_text("new")
+    assert [p.name for p in target.iterdir()] == ["config.json"]
+    assert (target / "config.json").read_text() == "new"
+    assert leftovers(tmp_path) == []
+
+
+def test_missing_folder_and_folder_as_target(tmp_path: Path) -> None:
+    with pytest.raises(FileProblem, match="does not exist"):
+        files.check_writable(tmp_path / "no" / "model.pt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "x").touch()
+    with pytest.raises(FileProblem, match="is a folder"):
+        files.check_writable(tmp_path / "folder")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileProblem, match="is not a folder"):
+        files.check_writable(tmp_path / "file" / "model.pt")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("mounting a small file system needs root")
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine does not allow mounting")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_the_old_file(tiny_disk: Path) -> None:
+    target = tiny_disk / "model.pt"
+    target.write_text("old")
+    with pytest.raises(FileProblem, match="disk is full"), files.atomic(target) as temporary:
+        temporary.write_bytes(b"x" * 1_000_000)
+    assert target.read_text() == "old"
+    assert leftovers(tiny_disk) == []
+
+
+def test_a_full_disk_at_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model.pt"
+    target.write_text("old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FileProblem, match="disk is full"), files.atomic(target) as temporary:
+        temporary.write_text("new")
+    assert target.read_text() == "old"
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment(tmp_path: Path) -> None:
+    """Twenty writers are killed at different moments: the target is always one of the two whole contents."""
+    target = tmp_path / "model.pt"
+    target.write_bytes(b"0" * 3_000_000)
+    script = (
+        "import sys; from computekit import files\n"
+        "print('go', flush=True)\n"
+        "for i in range(10**6):\n"
+        "    with files.atomic(sys.argv[1]) as t: t.write_bytes(str(i % 10).encode() * 3_000_000)\n"
+    )
+    for trial in range(20):
+        writer = subprocess.Popen([sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.003 * trial)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        content = target.read_bytes()
+        assert len(content) == 3_000_000
+        assert len(set(content)) == 1
+
+
+def test_hash_of_a_folder_depends_on_names_and_contents(tmp_path: Path) -> None:
+    for name, text in [("a", "1"), ("b", "2")]:
+        (tmp_path / name).write_text(text)
+    before = files.sha256(tmp_path)
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert files.sha256(tmp_path) != before
+    assert files.size_bytes(tmp_path) == 2
