@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .contracts import Architecture, Column, Command, Dataset
+from .contracts import Architecture, Column, Command, Dataset, Hardware, Price
 from .hookspecs import hookimpl
 
 
@@ -32,3 +32,17 @@ def computekit_columns() -> list[Column]:
     from .tables import COLUMNS
 
     return list(COLUMNS)
+
+
+@hookimpl
+def computekit_hardware() -> list[Hardware]:
+    from .catalog.accelerators import shipped
+
+    return shipped()
+
+
+@hookimpl
+def computekit_prices() -> list[Price]:
+    from .catalog.instances import shipped
+
+    return shipped()

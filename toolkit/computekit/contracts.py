@@ -5,12 +5,15 @@ Nothing here imports torch; factories and loaders are callables that import what
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from .errors import CatalogRowRefused
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,9 +100,22 @@ class ModelFormat:
     priority: int = 100
 
 
+PEAK_DTYPES = (
+    "fp64", "fp64_matrix", "fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "int8", "fp4", "int4",
+)  # fmt: skip
+"""Keys of `Hardware.peak_flops`. ``fp64_matrix`` is the matrix unit where the vector unit has another rate;
+``fp16_acc16`` accumulates in fp16 where that is faster than the fp32 accumulation of ``fp16``."""
+
+
 @dataclass(frozen=True)
 class Hardware:
-    """One row of the hardware catalog. Peaks are dense, in FLOP/s (OP/s for integers), keyed by dtype name."""
+    """One row of the hardware catalog: one device as PyTorch sees it.
+
+    Peaks are dense (no sparsity factor), in FLOP/s (OP/s for integers), keyed by `PEAK_DTYPES`; a multiply-add is 2.
+    ``memory_bytes`` is the vendor's nominal gigabytes times 1e9. ``interconnect_bytes_s`` is the total of both
+    directions. ``unverified`` names the figures that could not be checked against a source. A figure that is not
+    known is left out or None.
+    """
 
     name: str
     kind: str
@@ -111,11 +127,29 @@ class Hardware:
     aliases: Sequence[str] = ()
     vendor: str = ""
     notes: str = ""
+    year: int | None = None
+    interconnect: str = ""
+    interconnect_bytes_s: float | None = None
+    unverified: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        unknown = [dtype for dtype in self.peak_flops if dtype not in PEAK_DTYPES]
+        if unknown:
+            raise CatalogRowRefused(self.name, f"unknown peak {unknown[0]!r}; known: {', '.join(PEAK_DTYPES)}")
+        figures = [*self.peak_flops.values(), self.memory_bytes, self.bandwidth_bytes_s, self.tdp_w]
+        if any(figure is not None and not figure > 0 for figure in figures):
+            raise CatalogRowRefused(self.name, "a figure is not positive; leave out what is not known")
+        if not self.source:
+            raise CatalogRowRefused(self.name, "it names no source")
 
 
 @dataclass(frozen=True)
 class Price:
-    """One row of the price catalog: what one instance costs per hour, where and when that was seen."""
+    """One row of the price catalog: what one instance costs per hour, where and when that was seen.
+
+    ``accelerator`` is a name of the hardware catalog, None for an instance without one. ``reserved_*`` is the hourly
+    price under a commitment of one or three years.
+    """
 
     provider: str
     instance: str
@@ -129,6 +163,27 @@ class Price:
     vcpus: int | None = None
     memory_gib: float | None = None
     notes: str = ""
+    reserved_1y_usd_per_hour: float | None = None
+    reserved_3y_usd_per_hour: float | None = None
+
+    @property
+    def name(self) -> str:
+        """``provider/instance/region``, without the region where the price holds everywhere."""
+        return "/".join(part for part in (self.provider, self.instance, self.region) if part)
+
+    def __post_init__(self) -> None:
+        figures = [self.on_demand_usd_per_hour, self.spot_usd_per_hour,
+                   self.reserved_1y_usd_per_hour, self.reserved_3y_usd_per_hour]  # fmt: skip
+        if all(figure is None for figure in figures):
+            raise CatalogRowRefused(self.name, "it has no price")
+        if any(figure is not None and not figure > 0 for figure in figures):
+            raise CatalogRowRefused(self.name, "a price is not positive; leave out what is not known")
+        if not self.source:
+            raise CatalogRowRefused(self.name, "it names no source")
+        try:
+            datetime.date.fromisoformat(self.snapshot_date)
+        except ValueError:
+            raise CatalogRowRefused(self.name, f"snapshot_date {self.snapshot_date!r} is not YYYY-MM-DD") from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+_SHOWN = 20  # known names in one message
+
 
 class ComputekitError(Exception):
     """Base of all errors that are printed as one line; ``exit_code`` is the process's exit status."""
@@ -40,10 +42,22 @@ class UnknownName(ComputekitError):
         if near:
             tail = f"did you mean {' or '.join(near)}?"
         elif self.known:
-            tail = f"known: {', '.join(self.known)}"
+            more = f" and {len(self.known) - _SHOWN} more" if len(self.known) > _SHOWN else ""
+            tail = f"known: {', '.join(self.known[:_SHOWN])}{more}"
         else:
             tail = "none is registered"
         return f"unknown {self.kind} {self.name!r}; {tail}" + (f" {self.hint}" if self.hint else "")
+
+
+class AmbiguousName(ComputekitError):
+    """A name that several things answer to."""
+
+    def __init__(self, kind: str, name: str, meant: Iterable[str]) -> None:
+        super().__init__(kind, name)
+        self.kind, self.name, self.meant = kind, name, sorted(meant)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} could be any of {', '.join(self.meant)}; say which"
 
 
 class MissingExtra(ComputekitError):
@@ -69,6 +83,17 @@ class PluginNotLoaded(ComputekitError):
             f"command {self.command!r} is not available: plugin {self.distribution} {self.version} "
             f"did not load ({self.reason}); repair or uninstall it"
         )
+
+
+class CatalogRowRefused(ComputekitError):
+    """A hardware or price row that breaks a rule of the catalog."""
+
+    def __init__(self, row: str, problem: str) -> None:
+        super().__init__(row, problem)
+        self.row, self.problem = row, problem
+
+    def __str__(self) -> str:
+        return f"catalog row {self.row!r}: {self.problem}"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -1,1 +1,25 @@
-"""Hardware and prices: data files with a source in each row."""
+"""Hardware and prices: data files with a source in each row, and the rows that plugins add.
+
+    >>> find_hardware("NVIDIA H100 80GB HBM3").peak_flops["bf16"]      # what torch.cuda.get_device_name() prints
+    989400000000000.0
+    >>> find_instance("aws/g5.xlarge").on_demand_usd_per_hour
+    1.006
+
+A name that is not in the catalog is refused with the nearest ones; nothing is ever assumed. A plugin's row replaces
+the shipped row of the same name, which is how a negotiated price gets in.
+"""
+
+from __future__ import annotations
+
+from .accelerators import NoPeak, find_hardware, hardware
+from .instances import STALE_AFTER_DAYS, find_instance, is_stale, prices
+
+__all__ = [
+    "STALE_AFTER_DAYS",
+    "NoPeak",
+    "find_hardware",
+    "find_instance",
+    "hardware",
+    "is_stale",
+    "prices",
+]
