@@ -81,7 +81,12 @@ def load_module(
             raise FileProblem(path, "holds weights without code", "say which architecture with --arch")
         arch = ArchRef(metadata["arch"]["name"], metadata["arch"]["args"])
     module = build(arch)
-    module.load_state_dict(document.get("state_dict", document))
+    state_dict = document.get("state_dict", document)
+    if metadata.get("pruned"):
+        from .shapes import shrink
+
+        shrink(module, {name: tuple(tensor.shape) for name, tensor in state_dict.items()})
+    module.load_state_dict(state_dict)
     return module.eval(), arch, metadata
 
 
