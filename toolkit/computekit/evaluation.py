@@ -1,0 +1,141 @@
+"""How good a model is on a split: accuracy or perplexity, with an interval and the outcome of every sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import ComputekitError
+from .statistics import CONFIDENCE, mean_interval, wilson
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from .datasets import Split
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A metric on one split.
+
+    ``metric`` is "accuracy" (fraction) or "perplexity" (per token). ``loss`` is the mean cross-entropy in nats.
+    ``outcomes`` (N,) holds, per sample, whether it was right (bool) or its mean negative log-likelihood per token in
+    nats (float64), so that two models can be compared sample by sample.
+    """
+
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    loss: float
+    outcomes: Tensor
+    method: str
+
+    @property
+    def better(self) -> float:
+        """Larger is better: accuracy as it is, perplexity as minus the loss."""
+        return self.value if self.metric == "accuracy" else -self.loss
+
+    def quantity(self) -> dict[str, Any]:
+        """Keyword arguments for ``run.put(evaluation.metric, **evaluation.quantity())``."""
+        return {
+            "value": self.value,
+            "interval": self.interval,
+            "confidence": CONFIDENCE if self.interval else None,
+            "method": self.method,
+        }
+
+
+def evaluate(
+    module: nn.Module,
+    split: Split,
+    task: str,
+    device: torch.device,
+    batch_size: int = 256,
+    *,
+    name: str = "the model",
+) -> Evaluation:
+    """Run ``module``, which is on ``device``, over ``split`` in eval mode.
+
+    ``task`` is "classification": logits (N, classes), or "language-modeling": logits (N, T, vocabulary). Inputs are
+    cast to the module's own floating-point type. ``name`` is what errors call the model.
+
+    Raises:
+        ComputekitError: the model cannot take the data, its output has the wrong shape, or it holds NaN.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    dtype = floating_dtype(module)
+    losses, outcomes = [], []
+    training = module.training
+    module.eval()
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(split), batch_size):
+                inputs = split.inputs[start : start + batch_size].to(device)
+                targets = split.targets[start : start + batch_size].to(device)
+                logits = forward(module, inputs.to(dtype) if inputs.is_floating_point() else inputs, name)
+                check_logits(logits, targets, name)
+                loss = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="none")
+                losses.append(loss.view(targets.shape).double().cpu())
+                outcomes.append((logits.argmax(-1) == targets).cpu())
+    finally:
+        module.train(training)
+    nll = torch.cat(losses)
+    if not bool(torch.isfinite(nll).all()):
+        raise ComputekitError(f"{name} gives NaN or infinite outputs; its weights or the inputs are broken")
+    if task == "classification":
+        right = torch.cat(outcomes)
+        hits = int(right.sum())
+        share = wilson(hits, len(right))
+        method = f"{hits} of {len(right)} right; Wilson interval"
+        return Evaluation("accuracy", share.value, share.interval, float(nll.mean()), right, method)
+    windows = nll.mean(1)
+    mean = mean_interval(windows.tolist())
+    interval = (math.exp(mean.interval[0]), math.exp(min(mean.interval[1], 700.0))) if mean.interval else None
+    method = f"exp of the mean cross-entropy over {len(windows)} windows; t interval of that mean over windows"
+    return Evaluation("perplexity", math.exp(min(mean.value, 700.0)), interval, mean.value, windows, method)
+
+
+def floating_dtype(module: nn.Module) -> torch.dtype:
+    """The type of the module's first floating-point parameter or buffer; float32 if it has none."""
+    import torch
+
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            return tensor.dtype
+    return torch.float32
+
+
+def forward(module: nn.Module, inputs: Tensor, name: str) -> Tensor:
+    """``module(inputs)`` with torch's shape complaints turned into one line about ``name`` and the data.
+
+    Models that return more than logits (a tuple, or an object with ``logits``) are accepted.
+    """
+    try:
+        output = module(inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        shape = "x".join(map(str, inputs.shape[1:]))
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ComputekitError(f"{name} cannot take samples of shape {shape}: {first_line}") from error
+    logits: Tensor = output[0] if isinstance(output, tuple) else getattr(output, "logits", output)
+    return logits
+
+
+def check_logits(logits: Any, targets: Tensor, name: str) -> None:
+    """Raise ComputekitError unless ``logits`` are one score per class for each of ``targets``."""
+    import torch
+
+    if not isinstance(logits, torch.Tensor) or logits.shape[:-1] != targets.shape:
+        got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        wanted = ", ".join([*map(str, targets.shape), "classes"])
+        raise ComputekitError(f"{name} returned {got} where logits of shape ({wanted}) belong")
+    if logits.shape[-1] <= int(targets.max()):
+        raise ComputekitError(
+            f"{name} tells {logits.shape[-1]} classes apart, but the data has class {int(targets.max())}; "
+            f"build it for this data (classes or vocab in the architecture's arguments)"
+        )

@@ -1,0 +1,101 @@
+"""What a training run is asked to do, and the command-line options that say it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..datasets import Data
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+OPTIMIZERS = {"adamw": 2e-3, "sgd": 0.1}
+"""Optimizers and their default peak learning rates."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. ``None`` means "what suits the data and the optimizer"; `resolved` fills those in.
+
+    The learning rate rises linearly from 0 to ``lr`` over the first ``warmup`` fraction of the steps and then falls
+    to 0 along a cosine (Loshchilov and Hutter 2017). Gradients are clipped to the norm ``clip`` (0: not at all).
+    ``augment`` "shift" moves images by up to a twelfth of their size in random directions. Training stops early when
+    validation has not improved for ``patience`` epochs (0: never); the best epoch's weights are kept in any case.
+    """
+
+    epochs: int | None = None
+    lr: float | None = None
+    batch_size: int = 64
+    optimizer: str = "adamw"
+    weight_decay: float = 0.05
+    warmup: float = 0.1
+    clip: float = 1.0
+    precision: str = "fp32"
+    augment: str | None = None
+    patience: int = 0
+
+    def resolved(self, data: Data) -> Recipe:
+        """A copy without any ``None``."""
+        images = data.task == "classification" and len(data.sample_shape) == 3
+        return dataclasses.replace(
+            self,
+            epochs=self.epochs if self.epochs is not None else (15 if data.task == "classification" else 4),
+            lr=self.lr if self.lr is not None else OPTIMIZERS[self.optimizer],
+            augment=self.augment or ("shift" if images else "none"),
+        )
+
+
+def recipe_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of training to a command, whose function gets them as one argument ``recipe``.
+
+    ``defaults`` are fields of `Recipe` for which this command has defaults of its own.
+    """
+    base = Recipe(**defaults)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*args: Any, **kwargs: Any) -> Any:
+            own = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(Recipe) if field.name in kwargs}
+            return function(*args, recipe=dataclasses.replace(base, **own), **kwargs)
+
+        decorated: Callable[..., Any] = command
+        for option in reversed(_options(base)):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    rates = ", ".join(f"{rate:g} for {name}" for name, rate in OPTIMIZERS.items())
+    epochs = "" if base.epochs is not None else "  [default: 15, 4 for text]"
+    lr = "" if base.lr is not None else f"  [default: {rates}]"
+    share = click.FloatRange(0, 1)
+    positive = click.FloatRange(0, min_open=True)
+    return [
+        click.option("--epochs", type=click.IntRange(1), default=base.epochs, show_default=base.epochs is not None,
+                     help=f"Passes over the training split.{epochs}"),
+        click.option("--batch-size", type=click.IntRange(1), default=base.batch_size, show_default=True,
+                     help="Samples per step."),
+        click.option("--lr", type=positive, default=base.lr, show_default=base.lr is not None,
+                     help=f"Peak learning rate.{lr}"),
+        click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default=base.optimizer, show_default=True,
+                     help="The optimizer; sgd has Nesterov momentum 0.9."),
+        click.option("--weight-decay", type=click.FloatRange(0), default=base.weight_decay, show_default=True,
+                     help="Decay of weights; never of biases and norms."),
+        click.option("--warmup", type=share, default=base.warmup, show_default=True,
+                     help="Fraction of all steps in which the learning rate rises."),
+        click.option("--clip", type=click.FloatRange(0), default=base.clip, show_default=True,
+                     help="Largest gradient norm; 0 does not clip."),
+        click.option("--precision", type=click.Choice(PRECISIONS), default=base.precision, show_default=True,
+                     help="Type of the computation; the weights stay fp32."),
+        click.option("--augment", type=click.Choice(["shift", "none"]), default=base.augment,
+                     help="Random changes of training images.  [default: shift for images]"),
+        click.option("--patience", type=click.IntRange(0), default=base.patience, show_default=True,
+                     help="Stop after so many epochs without a better validation result; 0 never stops early."),
+    ]  # fmt: skip
