@@ -42,21 +42,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import errors, options
-from .contracts import (
-    API_VERSION,
-    Architecture,
-    Column,
-    Command,
-    Dataset,
-    Hardware,
-    ModelFormat,
-    Price,
-    Step,
-)
 from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
 from .hookspecs import hookimpl, hookspec
+from .verbs import API_VERSION, Command, Step
 
 if TYPE_CHECKING:
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
     from .datasets import Data, Split, load_data
     from .models import load_module, save_module
     from .records import Quantity, Record, Row
@@ -65,6 +56,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Architecture": "contracts",
+    "Column": "contracts",
+    "Dataset": "contracts",
+    "Hardware": "contracts",
+    "ModelFormat": "contracts",
+    "Price": "contracts",
     "StepRun": "steps",
     "Quantity": "records",
     "Record": "records",

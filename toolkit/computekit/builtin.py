@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from .contracts import Architecture, Column, Command, Dataset, Hardware, Price
+from typing import TYPE_CHECKING
+
 from .hookspecs import hookimpl
+from .verbs import Command
+
+if TYPE_CHECKING:
+    from .contracts import Architecture, Column, Dataset, Hardware, Price
 
 
 @hookimpl
 def computekit_commands() -> list[Command]:
-    from .commands import doctor, plugins, report, table
+    from .commands import completion, doctor, plugins, report, table
 
-    return [Command(c) for c in (plugins.plugins, doctor.doctor, table.table, report.report)]
+    commands = (completion.completion, doctor.doctor, plugins.plugins, report.report, table.table)
+    return [Command(command) for command in commands]
 
 
 @hookimpl

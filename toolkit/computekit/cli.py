@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from . import __version__, host, options
-from .errors import ComputekitError, PluginNotLoaded, nearest
+from .errors import ComputekitError, PluginNotLoaded, UnknownName, nearest
 
 
 class DefaultGroup(click.Group):
@@ -38,15 +37,15 @@ class RootGroup(click.Group):
         registry = host.current()
         if cmd_name in registry.commands:
             return registry.commands[cmd_name].command
-        for failure in registry.failures:
-            if failure.name == cmd_name:
+        for failure in [*registry.failures, *registry.skipped]:
+            if failure.name == cmd_name and not failure.loaded and not ctx.resilient_parsing:
                 raise PluginNotLoaded(cmd_name, failure.distribution, failure.version, failure.reason)
         return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             near = nearest(args[0], self.list_commands(ctx))
             hint = f"did you mean {' or '.join(near)}?" if near else f"try: pip install computekit-{args[0]}"
             raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
@@ -54,18 +53,24 @@ class RootGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         registry = host.current()
-        sections: dict[str, list[tuple[str, str]]] = {"Steps": [], "Commands": []}
         step_words = {step.argv[0] for step in registry.steps.values()}
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Steps": [], "Commands": [], "Plugins not loaded": [], "Plugins with problems": [],
+        }  # fmt: skip
         for name, entry in registry.commands.items():
             section = "Steps" if name in step_words else "Commands"
             sections[section].append((name, entry.command.get_short_help_str(limit=formatter.width - 20)))
+        for failure in registry.failures:
+            section = "Plugins with problems" if failure.loaded else "Plugins not loaded"
+            sections[section].append((failure.name, f"{failure.distribution} {failure.version}: {failure.reason}"))
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-        if registry.failures:
-            with formatter.section("Plugins not loaded"):
-                formatter.write_dl([(f.name, f"{f.distribution} {f.version}: {f.reason}") for f in registry.failures])
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; what its function returns is no exit code."""
+        super().invoke(ctx)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run, and exit with 0, with an error's own code (1 unless it says otherwise), or with 2 for wrong usage."""
@@ -73,9 +78,8 @@ class RootGroup(click.Group):
         words = list(args) if args is not None else sys.argv[1:]
         try:
             result = super().main(words, *rest, **extra)
-        except Exception as error:
-            sys.exit(_report(error, "--debug" in words))
-        except KeyboardInterrupt as error:
+            sys.stdout.flush()
+        except (Exception, KeyboardInterrupt) as error:
             sys.exit(_report(error, "--debug" in words))
         sys.exit(result if isinstance(result, int) else 0)
 
@@ -83,15 +87,18 @@ class RootGroup(click.Group):
 def _report(error: BaseException, debug: bool) -> int:
     """Print one line about ``error`` to standard error and return the exit code."""
     if debug:
+        import traceback
+
         traceback.print_exception(error)
-    if isinstance(error, click.UsageError):
-        help_of = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        click.echo(click.style("Error:", fg="red") + f" {_one_line(error)}{help_of}", err=True)
-        return error.exit_code
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    click.echo(click.style("Error:", fg="red") + f" {_one_line(error)}", err=True)
+    line = _one_line(error)
+    if isinstance(error, click.UsageError) and error.ctx:
+        line += f" (see '{error.ctx.command_path} --help')"
+    if isinstance(error, UnknownName) and host.current().failures:
+        line += " (some plugins have problems: computekit plugins)"
+    click.echo(click.style("Error:", fg="red") + f" {line}", err=True, color=_color())
     return error.exit_code if isinstance(error, (ComputekitError, click.ClickException)) else 1
 
 
@@ -99,7 +106,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted; nothing was written"
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return " ".join(error.format_message().split())
     if isinstance(error, ComputekitError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.errno is not None:
@@ -113,9 +120,9 @@ def _one_line(error: BaseException) -> str:
     return f"internal error, {type(error).__name__}: {text} (--debug shows where; please report it)"
 
 
-def _no_color(ctx: click.Context) -> None:
-    if os.environ.get("NO_COLOR"):
-        ctx.color = False
+def _color() -> bool | None:
+    """Never with NO_COLOR (https://no-color.org), else as the terminal allows."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -131,4 +138,4 @@ def main(ctx: click.Context) -> None:
       computekit quantize --int8 model.pt
       computekit benchmark models model.pt model-int8.pt
     """
-    _no_color(ctx)
+    ctx.color = _color()

@@ -1,4 +1,4 @@
-"""What hooks return: small frozen dataclasses that the host validates in one place.
+"""What hooks return, commands and steps (`verbs`) aside: small frozen dataclasses that the host checks in one place.
 
 Nothing here imports torch; factories and loaders are callables that import what they need when they are called.
 """
@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from .errors import CatalogRowRefused
 
 if TYPE_CHECKING:
@@ -20,43 +18,6 @@ if TYPE_CHECKING:
 
     from .datasets import Data
     from .models.base import ModelFile, Writer
-
-API_VERSION = 1
-"""Version of the plugin interface; it grows when hooks or contracts change. Plugins may declare a range."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A subcommand of ``computekit``. Its name is the click command's name."""
-
-    command: click.Command
-
-    @property
-    def name(self) -> str:
-        return self.command.name or ""
-
-
-@dataclass(frozen=True)
-class Step:
-    """A subcommand that turns files into a file and leaves a record; pipelines call it by ``name``.
-
-    ``takes`` says what the positional arguments are: nothing (``train``), one model, several models, or records.
-    ``gives`` says what ``--output`` is. ``words`` are the command words after ``computekit`` (default: the name), for
-    a step that is a subcommand of a group, e.g. ``("benchmark", "models")``. An ``exclusive`` step has the machine for
-    itself in a pipeline, so that nothing disturbs its timing.
-    """
-
-    name: str
-    command: click.Command
-    takes: Literal["nothing", "model", "models", "records"]
-    gives: Literal["model", "record"]
-    exclusive: bool = False
-    words: tuple[str, ...] = ()
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The command words that start the step."""
-        return self.words or (self.name,)
 
 
 @dataclass(frozen=True)

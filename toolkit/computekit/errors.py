@@ -6,7 +6,6 @@ with ``exit_code``. Anything else that escapes a command is a bug of ours and is
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -72,7 +71,7 @@ class MissingExtra(ComputekitError):
 
 
 class PluginNotLoaded(ComputekitError):
-    """A command whose plugin failed to load."""
+    """A command whose plugin failed to load, or may not load."""
 
     def __init__(self, command: str, distribution: str, version: str, reason: str) -> None:
         super().__init__(command, distribution, version, reason)
@@ -81,7 +80,7 @@ class PluginNotLoaded(ComputekitError):
     def __str__(self) -> str:
         return (
             f"command {self.command!r} is not available: plugin {self.distribution} {self.version} "
-            f"did not load ({self.reason}); repair or uninstall it"
+            f"is not loaded ({self.reason}); 'computekit plugins' lists what is"
         )
 
 
@@ -96,6 +95,12 @@ class CatalogRowRefused(ComputekitError):
         return f"catalog row {self.row!r}: {self.problem}"
 
 
+class PluginDeprecation(FutureWarning):
+    """A plugin uses a hook or an argument that will go away; the message names the replacement."""
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to two known names that are close enough to ``name`` to be what was meant."""
+    import difflib
+
     return difflib.get_close_matches(name, list(known), n=2, cutoff=0.6)

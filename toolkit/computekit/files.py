@@ -69,11 +69,11 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def sha256(path: str | Path) -> str:
-    """Hex SHA-256 of a file, or of a folder's files in the order of their relative paths."""
+    """Hex SHA-256 of a file, or of a folder's files in the order of their relative paths; Python's caches aside."""
     path = Path(path)
     digest = hashlib.sha256()
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in files:
+    for file in [p for p in files if "__pycache__" not in p.parts]:
         if path.is_dir():
             digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:

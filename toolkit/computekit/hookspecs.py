@@ -8,10 +8,13 @@ only ever gain arguments, and a plugin may leave out any argument that it does n
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pluggy
 
-from .contracts import Architecture, Column, Command, Dataset, Hardware, ModelFormat, Price, Step
+if TYPE_CHECKING:
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
+    from .verbs import Command, Step
 
 PROJECT = "computekit"
 

@@ -1,220 +1,268 @@
-"""The plugin host: finds plugins, loads each one guarded, checks it, and collects what it contributes.
+"""The plugin host: registers plugins, checks what they contribute and hands it out.
 
 One broken plugin never takes another command down: whatever goes wrong with a plugin ends in `Host.failures`, which
 ``--help``, ``computekit plugins`` and ``computekit doctor`` show. ``COMPUTEKIT_STRICT=1`` re-raises instead.
-First-party plugins register first, so a third party cannot take the name of one of their commands.
+Plugins register in a fixed order, first-party ones first; where two provide the same name, the first one keeps it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
-import io
 import os
+import re
 import sys
-import time
 import types
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
 import pluggy
 
-from . import contracts, hookspecs
-from .errors import ComputekitError, UnknownName, nearest
+from . import hookspecs, loading
+from .errors import UnknownName, nearest
+from .loading import FIRST_PARTY, Failure, LoadedPlugin, PluginRefused, Policy
+from .verbs import Command, Step
 
-GROUP = "computekit"
-FIRST_PARTY = "computekit"
+if TYPE_CHECKING:
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
 
 T = TypeVar("T")
 
-_RETURNS: dict[str, type] = {
-    "computekit_commands": contracts.Command,
-    "computekit_steps": contracts.Step,
-    "computekit_architectures": contracts.Architecture,
-    "computekit_datasets": contracts.Dataset,
-    "computekit_model_formats": contracts.ModelFormat,
-    "computekit_hardware": contracts.Hardware,
-    "computekit_prices": contracts.Price,
-    "computekit_columns": contracts.Column,
-}
+_VERB = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
-class PluginRefused(ComputekitError):
-    """A plugin does not keep to the contract; the message says how."""
+class Contributions(dict[str, T]):
+    """What plugins contribute, by name. Looking one up notes that its plugin takes part in this run."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def __getitem__(self, name: str) -> T:
+        item = super().__getitem__(name)
+        self._host.takes_part(item)
+        return item
 
 
-@dataclass(frozen=True)
-class LoadedPlugin:
-    """A plugin that registered: its entry point, where it comes from and what its import cost."""
-
-    name: str
-    distribution: str
-    version: str
-    plugin: object
-    import_s: float = 0.0
-    printed: str = ""
-
-    @property
-    def first_party(self) -> bool:
-        return self.distribution == FIRST_PARTY
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A plugin, or one of its contributions, that could not be used, and why."""
-
-    name: str
-    distribution: str
-    version: str
-    reason: str
-    error: BaseException | None = None
-
-
-@dataclass
 class Host:
     """All plugins of one process and what they contribute.
 
     Tests build one around a single plugin with `Host.of`; everything else uses `current`.
     """
 
-    manager: pluggy.PluginManager
-    plugins: list[LoadedPlugin] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    strict: bool = False
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self.manager = _manager()
+        self.plugins: list[LoadedPlugin] = []
+        self.failures: list[Failure] = []
+        self.skipped: list[Failure] = []
+        """Plugins that the allow or disable list keeps out; nothing of them was imported."""
+        self.deprecations: list[tuple[LoadedPlugin, str]] = []
+        self.taking_part: dict[str, LoadedPlugin] = {}
+        """Plugins whose contributions were looked up so far; the record of a step names them."""
+        self._origins: dict[int, LoadedPlugin] = {}
 
     @classmethod
     def of(cls, *plugins: tuple[str, object], strict: bool = True) -> Host:
         """A host with exactly the given (name, plugin) pairs besides the built-in one."""
-        host = cls(_manager(), strict=strict)
-        host._register_builtin()
-        for name, plugin in plugins:
-            host._guard(name, "(given)", "", functools.partial(host._register, name, "(given)", "", plugin))
-        host._declare_hooks()
+        host = cls(strict)
+        host._admit([_builtin(), *(LoadedPlugin(name, "(given)", "", plugin) for name, plugin in plugins)])
         return host
 
     @classmethod
-    def discover(cls) -> Host:
-        """Load every installed plugin that is not disabled by ``COMPUTEKIT_DISABLE_PLUGINS=a,b``."""
-        host = cls(_manager(), strict=os.environ.get("COMPUTEKIT_STRICT", "") not in ("", "0"))
-        host._register_builtin()
-        disabled = {name.strip() for name in os.environ.get("COMPUTEKIT_DISABLE_PLUGINS", "").split(",")}
-        for entry_point in _entry_points():
-            if entry_point.name not in disabled:
-                host._load(entry_point)
-        host._declare_hooks()
+    def discover(cls, policy: Policy | None = None) -> Host:
+        """Load every installed plugin that ``policy`` (default: the environment's) allows."""
+        host = cls(strict=os.environ.get("COMPUTEKIT_STRICT", "") not in ("", "0"))
+        policy = policy or Policy.from_environment()
+        loaded, taken = [_builtin()], {FIRST_PARTY: f"{FIRST_PARTY} {_builtin().version}"}
+        for found in loading.find():
+            about = (found.name, found.distribution, found.version)
+            refusal = policy.refusal(found)
+            if refusal:
+                host.skipped.append(Failure(*about, refusal))
+                continue
+            with host._guarded(*about):
+                if found.name in taken:
+                    raise PluginRefused(f"the plugin name {found.name!r} is taken by {taken[found.name]}")
+                loaded.append(loading.load(found))
+                taken[found.name] = f"{found.distribution} {found.version}"
+        host._admit(loaded)
         return host
 
     # -- what plugins contribute ---------------------------------------------------------------------------------
 
-    @functools.cached_property
-    def steps(self) -> dict[str, contracts.Step]:
-        """Pipeline steps by name."""
-        return self._by_name("computekit_steps", "step")
-
-    @functools.cached_property
-    def commands(self) -> dict[str, contracts.Command]:
+    @property
+    def commands(self) -> Contributions[Command]:
         """Subcommands by name: those of ``computekit_commands`` and the single-word steps."""
-        commands = self._by_name("computekit_commands", "command")
-        for step in self.steps.values():
-            if len(step.argv) == 1:
-                commands.setdefault(step.argv[0], contracts.Command(step.command))
-        return dict(sorted(commands.items()))
+        return self._verbs[0]
+
+    @property
+    def steps(self) -> Contributions[Step]:
+        """Pipeline steps by name."""
+        return self._verbs[1]
 
     @functools.cached_property
-    def owners(self) -> dict[str, LoadedPlugin]:
-        """The plugin behind each subcommand."""
-        owners: dict[str, LoadedPlugin] = {}
-        for hook in ("computekit_commands", "computekit_steps"):
-            for plugin, item in self._collect(hook):
-                name = item.name if hook == "computekit_commands" else item.argv[0]
-                owners.setdefault(name, plugin)
-        return owners
+    def architectures(self) -> Contributions[Architecture]:
+        from .contracts import Architecture
+
+        return self.named("computekit_architectures", Architecture, "architecture")
 
     @functools.cached_property
-    def architectures(self) -> dict[str, contracts.Architecture]:
-        return self._by_name("computekit_architectures", "architecture")
+    def datasets(self) -> Contributions[Dataset]:
+        from .contracts import Dataset
+
+        return self.named("computekit_datasets", Dataset, "data set")
 
     @functools.cached_property
-    def datasets(self) -> dict[str, contracts.Dataset]:
-        return self._by_name("computekit_datasets", "data set")
-
-    @functools.cached_property
-    def model_formats(self) -> list[contracts.ModelFormat]:
+    def model_formats(self) -> list[ModelFormat]:
         """Formats in the order in which they are asked."""
-        formats = self._by_name("computekit_model_formats", "model format")
+        from .contracts import ModelFormat
+
+        formats = self.named("computekit_model_formats", ModelFormat, "model format")
         return sorted(formats.values(), key=lambda item: (item.priority, item.name))
 
     @functools.cached_property
-    def hardware(self) -> list[contracts.Hardware]:
-        return [item for _, item in self._collect("computekit_hardware")]
+    def hardware(self) -> list[Hardware]:
+        from .contracts import Hardware
+
+        return self.collect("computekit_hardware", Hardware)
 
     @functools.cached_property
-    def prices(self) -> list[contracts.Price]:
-        return [item for _, item in self._collect("computekit_prices")]
+    def prices(self) -> list[Price]:
+        from .contracts import Price
+
+        return self.collect("computekit_prices", Price)
 
     @functools.cached_property
-    def columns(self) -> list[contracts.Column]:
+    def columns(self) -> list[Column]:
         """Table columns, by ``order`` then key; the first plugin to describe a key wins."""
-        columns: dict[str, contracts.Column] = {}
-        for _, item in self._collect("computekit_columns"):
+        from .contracts import Column
+
+        columns: dict[str, Column] = {}
+        for item in self.collect("computekit_columns", Column):
             columns.setdefault(item.key, item)
         return sorted(columns.values(), key=lambda column: (column.order, column.key))
 
-    def architecture(self, name: str) -> contracts.Architecture:
+    def architecture(self, name: str) -> Architecture:
         """The architecture called ``name``; raises UnknownName with the nearest ones."""
         if name not in self.architectures:
             raise UnknownName("architecture", name, self.architectures, "or give package.module:callable")
         return self.architectures[name]
 
-    def collect(self, hook: str, kind: type[T], **arguments: Any) -> list[T]:
-        """Results of a hook that a plugin declared with ``computekit_addhooks``, checked to be ``kind`` objects."""
-        return [item for _, item in self._collect(hook, kind, **arguments)]
+    def owner(self, item: object) -> LoadedPlugin | None:
+        """The plugin that contributed ``item``."""
+        return self._origins.get(id(item))
+
+    def takes_part(self, item: object) -> None:
+        """Note that the plugin behind ``item`` had a part in this run."""
+        loaded = self.owner(item)
+        if loaded is not None:
+            self.taking_part[loaded.name] = loaded
+
+    def collect(self, hook: str, kind: type[T], /, **arguments: Any) -> list[T]:
+        """Everything the plugins return from ``hook``, checked to be ``kind`` objects, in order of registration.
+
+        For hooks of the host and for those that a plugin declared with ``computekit_addhooks``.
+        """
+        caller = getattr(self.manager.hook, hook)
+        having = {id(impl.plugin) for impl in caller.get_hookimpls()}
+        found: list[T] = []
+        for loaded in [p for p in self.plugins if id(p.plugin) in having]:
+            with self._guarded(*loaded[:3], during=hook):
+                others = [p.plugin for p in self.plugins if p is not loaded]
+                results = self.manager.subset_hook_caller(hook, remove_plugins=others)(**arguments)
+                items = [item for result in results for item in _checked(kind, result)]
+                self._origins.update((id(item), loaded) for item in items)
+                found += items
+        return found
+
+    def named(self, hook: str, kind: type[T], what: str, /, **arguments: Any) -> Contributions[T]:
+        """Items of ``hook`` by their ``name``; a duplicate is refused and named with both distributions."""
+        items: Contributions[T] = Contributions(self)
+        for item in self.collect(hook, kind, **arguments):
+            self._add(items, item.name, item, what)  # type: ignore[attr-defined]
+        return items
+
+    # -- commands and steps share one space of names -------------------------------------------------------------
+
+    @functools.cached_property
+    def _verbs(self) -> tuple[Contributions[Command], Contributions[Step]]:
+        commands: Contributions[Command] = Contributions(self)
+        steps: Contributions[Step] = Contributions(self)
+        order = [loaded.name for loaded in self.plugins]
+        offered: list[Command | Step] = [
+            *self.collect("computekit_commands", Command),
+            *self.collect("computekit_steps", Step),
+        ]
+        for item in sorted(offered, key=lambda item: order.index(self._origins[id(item)].name)):
+            if isinstance(item, Command):
+                self._add(commands, item.name, item, "command")
+            else:
+                with self._guarded(*self._origins[id(item)][:3], during="computekit_steps"):
+                    self._add_step(item, commands, steps)
+        for name in sorted(commands):
+            commands[name] = commands.pop(name)
+        return commands, steps
+
+    def _add_step(self, step: Step, commands: Contributions[Command], steps: Contributions[Step]) -> None:
+        self._refuse_duplicate(steps, step.name, step, "step")
+        if len(step.argv) == 1:
+            self._refuse_duplicate(commands, step.argv[0], step, "command")
+            command = commands[step.argv[0]] = Command(step.command)
+            self._origins[id(command)] = self._origins[id(step)]
+        else:
+            _check_words(step, commands)
+        steps[step.name] = step
+
+    def _add(self, items: Contributions[T], name: str, item: T, what: str) -> None:
+        with self._guarded(*self._origins[id(item)][:3], during=what):
+            self._refuse_duplicate(items, name, item, what)
+            items[name] = item
+
+    def _refuse_duplicate(self, items: Contributions[Any], name: str, item: object, what: str) -> None:
+        if name in items:
+            first, second = self._origins[id(items.get(name))], self._origins[id(item)]
+            raise PluginRefused(
+                f"{what} {name!r} is already provided by {first.distribution} {first.version}; "
+                f"the one of {second.distribution} {second.version} is ignored"
+            )
 
     # -- loading -------------------------------------------------------------------------------------------------
 
-    def _register_builtin(self) -> None:
-        from . import builtin
+    def _admit(self, candidates: list[LoadedPlugin]) -> None:
+        """Let every plugin declare its hooks, then register them all, so that each is checked against every hook."""
+        declared = []
+        for loaded in candidates:
+            with self._guarded(*loaded[:3]):
+                self._declare_hooks(loaded)
+                declared.append(loaded)
+        for loaded in declared:
+            with self._guarded(*loaded[:3]):
+                deprecated = loading.register(self.manager, loaded)
+                self.deprecations += [(loaded, text) for text in deprecated]
+                try:
+                    self._check_hooks(loaded)
+                except PluginRefused:
+                    self.manager.unregister(name=loaded.name)
+                    raise
+                self.plugins.append(loaded)
 
-        self._register("computekit", FIRST_PARTY, _version(), builtin)
+    def _declare_hooks(self, loaded: LoadedPlugin) -> None:
+        """Call ``computekit_addhooks`` of one plugin while none is registered.
 
-    def _load(self, entry_point: importlib.metadata.EntryPoint) -> None:
-        distribution = entry_point.dist.name if entry_point.dist else "?"
-        version = entry_point.dist.version if entry_point.dist else "?"
-
-        def load() -> None:
-            output = io.StringIO()
-            start = time.perf_counter()
-            with contextlib.redirect_stdout(output):
-                plugin = entry_point.load()
-            took = time.perf_counter() - start
-            if self.manager.has_plugin(entry_point.name):
-                other = next(p for p in self.plugins if p.name == entry_point.name)
-                raise PluginRefused(
-                    f"the plugin name {entry_point.name!r} is taken by {other.distribution} {other.version}"
-                )
-            self._register(entry_point.name, distribution, version, plugin, took, output.getvalue())
-
-        self._guard(entry_point.name, distribution, version, load)
-
-    def _register(
-        self, name: str, distribution: str, version: str, plugin: object, import_s: float = 0.0, printed: str = ""
-    ) -> None:
-        _check_api(plugin)
+        Were the others registered already, pluggy would blame their mistakes on the plugin that declares the hook.
+        """
+        function = getattr(loaded.plugin, "computekit_addhooks", None)
+        if function is None:
+            return
+        alone = types.ModuleType(loaded.name)
+        setattr(alone, "computekit_addhooks", function)  # noqa: B010
+        loading.register(self.manager, LoadedPlugin(loaded.name, loaded.distribution, loaded.version, alone))
         try:
-            self.manager.register(plugin, name=name)
-        except pluggy.PluginValidationError as error:
-            with contextlib.suppress(Exception):
-                self.manager.unregister(name=name)
-            raise PluginRefused(_explain(error)) from error
-        self.plugins.append(LoadedPlugin(name, distribution, version, plugin, import_s, printed))
-
-    def _declare_hooks(self) -> None:
-        for loaded in list(self.plugins):
-            self._guard_plugin(loaded, lambda p: self._call(p, "computekit_addhooks", manager=self.manager))
-        for loaded in list(self.plugins):
-            self._guard_plugin(loaded, self._check_hooks)
+            self.manager.hook.computekit_addhooks(manager=self.manager)
+        finally:
+            self.manager.unregister(plugin=alone)
 
     def _check_hooks(self, loaded: LoadedPlugin) -> None:
         known = [n for n in vars(self.manager.hook) if not n.startswith("_") and getattr(self.manager.hook, n).spec]
@@ -228,73 +276,45 @@ class Host:
             raise PluginRefused(
                 f"unknown hook {caller.name!r}"
                 + (f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}.")
-                + " If it is right, the plugin needs a newer computekit"
+                + " If it is right, the plugin needs a newer computekit, or another plugin that declares the hook"
             )
 
-    def _guard_plugin(self, loaded: LoadedPlugin, action: Callable[[LoadedPlugin], object]) -> None:
-        """Run ``action`` on a registered plugin; if it fails, the plugin is taken out again."""
-        before = len(self.failures)
-        self._guard(loaded.name, loaded.distribution, loaded.version, lambda: action(loaded))
-        if len(self.failures) > before:
-            self.plugins.remove(loaded)
-            self.manager.unregister(plugin=loaded.plugin)
-
-    def _guard(self, name: str, distribution: str, version: str, action: Callable[[], object]) -> None:
+    @contextmanager
+    def _guarded(self, name: str, distribution: str, version: str, during: str = "") -> Iterator[None]:
+        """Turn whatever a plugin throws, sys.exit included, into a `Failure`; ``during`` names a hook of it."""
         try:
-            action()
+            yield
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit at import, and whatever else a plugin may throw
+        except BaseException as error:
             if self.strict:
                 raise
-            self.failures.append(Failure(name, distribution, version, _reason(error), error))
-
-    # -- calling hooks -------------------------------------------------------------------------------------------
-
-    def _call(self, loaded: LoadedPlugin, hook: str, **arguments: Any) -> list[Any]:
-        """Call one hook on one plugin only."""
-        others = [p.plugin for p in self.plugins if p is not loaded]
-        results: list[Any] = self.manager.subset_hook_caller(hook, remove_plugins=others)(**arguments)
-        return results
-
-    def _collect(self, hook: str, kind: type | None = None, **arguments: Any) -> list[tuple[LoadedPlugin, Any]]:
-        """(plugin, item) for everything the plugins return from ``hook``, in order of registration."""
-        kind = kind or _RETURNS[hook]
-        caller = getattr(self.manager.hook, hook)
-        having = {id(impl.plugin) for impl in caller.get_hookimpls()}
-        found: list[tuple[LoadedPlugin, Any]] = []
-        for loaded in [p for p in self.plugins if id(p.plugin) in having]:
-
-            def gather(loaded: LoadedPlugin = loaded) -> None:
-                for result in self._call(loaded, hook, **arguments):
-                    found.extend((loaded, item) for item in _checked(hook, kind, result))
-
-            self._guard(loaded.name, loaded.distribution, loaded.version, gather)
-        return found
-
-    def _by_name(self, hook: str, what: str) -> dict[str, Any]:
-        """Items of ``hook`` by name; a duplicate is refused and named with both distributions."""
-        items: dict[str, Any] = {}
-        owner: dict[str, LoadedPlugin] = {}
-        for loaded, item in self._collect(hook):
-            if item.name not in items:
-                items[item.name], owner[item.name] = item, loaded
-                continue
-            first = owner[item.name]
-            reason = (
-                f"{what} {item.name!r} is already provided by {first.distribution} {first.version}; "
-                f"the one of {loaded.distribution} {loaded.version} is ignored"
-            )
-            if self.strict:
-                raise PluginRefused(reason)
-            self.failures.append(Failure(loaded.name, loaded.distribution, loaded.version, reason))
-        return items
+            reason = loading.describe(error)
+            if during and not isinstance(error, PluginRefused):
+                reason = f"{during} failed: {reason}"
+            self.failures.append(Failure(name, distribution, version, reason, error, loaded=bool(during)))
 
 
-@functools.cache
+_current: Host | None = None
+
+
 def current() -> Host:
-    """The host of this process, with every installed plugin."""
-    return Host.discover()
+    """The host of this process: every plugin that is installed and allowed, found when first asked for."""
+    global _current
+    if _current is None:
+        _current = Host.discover()
+    return _current
+
+
+@contextmanager
+def using(host: Host) -> Iterator[Host]:
+    """Make ``host`` the current one for a while; for tests and for programs that embed computekit."""
+    global _current
+    before, _current = _current, host
+    try:
+        yield host
+    finally:
+        _current = before
 
 
 def _manager() -> pluggy.PluginManager:
@@ -306,65 +326,48 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    """Installed entry points: first-party ones first, then by name, so that the order never depends on the disk."""
-    found = importlib.metadata.entry_points(group=GROUP)
+def _builtin() -> LoadedPlugin:
+    from . import __version__, builtin
 
-    def key(entry_point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
-        distribution = entry_point.dist.name if entry_point.dist else ""
-        return (distribution != FIRST_PARTY, entry_point.name, distribution)
-
-    return sorted(found, key=key)
+    return LoadedPlugin("computekit", FIRST_PARTY, __version__, builtin)
 
 
-def _version() -> str:
-    from . import __version__
-
-    return __version__
-
-
-def _check_api(plugin: object) -> None:
-    """Refuse a plugin whose ``COMPUTEKIT_API`` (a number, or a (lowest, highest) pair) excludes this version."""
-    declared = getattr(plugin, "COMPUTEKIT_API", None)
-    if declared is None:
-        return
-    lowest, highest = declared if isinstance(declared, tuple) else (declared, None)
-    if lowest > contracts.API_VERSION:
-        raise PluginRefused(f"needs a newer computekit: plugin API {lowest}, this one has {contracts.API_VERSION}")
-    if highest is not None and highest < contracts.API_VERSION:
-        raise PluginRefused(
-            f"is too old for this computekit: it supports plugin API up to {highest}, this one has "
-            f"{contracts.API_VERSION}; upgrade the plugin"
-        )
-
-
-def _checked(hook: str, kind: type, result: Any) -> Iterator[Any]:
+def _checked(kind: type[T], result: Any) -> Iterator[T]:
+    """The items of a hook's result, each of them a ``kind`` with a usable name."""
     if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
-        raise PluginRefused(f"{hook} returned {type(result).__name__}, not a list of {kind.__name__}")
+        raise PluginRefused(f"returned {type(result).__name__}, not a list of {kind.__name__}")
     for item in result:
         if not isinstance(item, kind):
-            raise PluginRefused(f"{hook} returned a {type(item).__name__} where a {kind.__name__} belongs")
-        if not getattr(item, "name", "-"):
-            raise PluginRefused(f"{hook} returned a {kind.__name__} without a name")
+            raise PluginRefused(f"returned a {type(item).__name__} where a {kind.__name__} belongs")
+        name = getattr(item, "name", "-")
+        if not name or not isinstance(name, str):
+            raise PluginRefused(f"returned a {kind.__name__} without a name")
+        if isinstance(item, (Command, Step)):
+            _check_verb(item)
         yield item
 
 
-def _explain(error: pluggy.PluginValidationError) -> str:
-    """pluggy's complaint about a hook's arguments, in one line."""
-    text = " ".join(str(error).split())
-    return f"{text}; hooks only gain arguments, so the plugin may need a newer computekit"
+def _check_verb(item: Command | Step) -> None:
+    if not isinstance(item.command, click.Command):
+        raise PluginRefused(f"{item.name!r} holds a {type(item.command).__name__}, not a click command")
+    for word in (item.name, *(item.argv if isinstance(item, Step) else ())):
+        if not _VERB.fullmatch(word):
+            raise PluginRefused(f"{word!r} is no name for a command: use lower-case letters, digits and dashes")
+    if isinstance(item, Step):
+        for field, value, legal in (
+            ("takes", item.takes, ("nothing", "model", "models", "records")),
+            ("gives", item.gives, ("model", "record")),
+        ):
+            if value not in legal:
+                raise PluginRefused(f"step {item.name!r}: {field} is {value!r}, not one of {', '.join(legal)}")
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, PluginRefused):
-        return str(error)
-    if isinstance(error, SystemExit):
-        return f"it called sys.exit({error.code!r})"
-    first_line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-
-
-def module_file(plugin: object) -> str | None:
-    """The file that defines a plugin, where it is a module or an instance of a class in one."""
-    module = plugin if isinstance(plugin, types.ModuleType) else sys.modules.get(type(plugin).__module__)
-    return getattr(module, "__file__", None)
+def _check_words(step: Step, commands: dict[str, Command]) -> None:
+    """A step of several words must be reachable by them."""
+    words = list(step.argv)
+    root = commands.get(words[0])
+    found = root.command if root else None
+    for word in words[1:]:
+        found = found.commands.get(word) if isinstance(found, click.Group) else None
+    if found is not step.command:
+        raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {' '.join(words)}' of this plugin")

@@ -58,7 +58,7 @@ class HostNames(click.ParamType[str]):
         from . import host
 
         names = getattr(host.current(), self.attribute)
-        return [CompletionItem(name, help=names[name].summary) for name in names if name.startswith(incomplete)]
+        return [CompletionItem(name, help=names.get(name).summary) for name in names if name.startswith(incomplete)]
 
 
 class Arguments(click.ParamType[dict[str, Any]]):

@@ -81,6 +81,7 @@ class Plugin(_Strict):
     name: str
     distribution: str
     version: str
+    sha256: str | None = Field(default=None, description="content hash of the plugin's files")
 
 
 class Lineage(_Strict):

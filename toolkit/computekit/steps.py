@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import devices, files, host, records, tables
+from . import devices, files, host, loading, records, tables
 from .errors import FileProblem
 from .records import FileRef, Lineage, Quantity, Record, Row
 
@@ -257,9 +257,18 @@ def _versions() -> dict[str, str]:
 
 
 def _plugins(step: str) -> list[records.Plugin]:
+    """The plugin that owns the step, and those whose architectures, data sets, formats or schemes it looked up."""
     registry = host.current()
-    words = registry.steps[step].argv[0] if step in registry.steps else step.split()[0]
-    owner = registry.owners.get(words)
-    if owner is None:
-        return []
-    return [records.Plugin(name=owner.name, distribution=owner.distribution, version=owner.version)]
+    registry.takes_part(registry.steps.get(step))
+    plugins = []
+    for _, loaded in sorted(registry.taking_part.items()):
+        source = loading.source_folder(loaded.plugin)
+        plugins.append(
+            records.Plugin(
+                name=loaded.name,
+                distribution=loaded.distribution,
+                version=loaded.version,
+                sha256=files.sha256(source) if source else None,
+            )
+        )
+    return plugins

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .. import host, options
+from .. import host, loading, options
 
 REQUIRED = ("click", "pluggy", "tabulate", "torch", "numpy", "safetensors", "pydantic", "snakemake", "psutil", "tqdm")
 EXTRAS = {
@@ -25,6 +25,10 @@ EXTRAS = {
     "slurm": ("snakemake-executor-plugin-slurm",),
     "kubernetes": ("snakemake-executor-plugin-kubernetes",),
 }
+
+
+SLOW_MS = 50
+"""A plugin whose import takes longer is named; a light one takes 1 to 3 ms."""
 
 
 @click.command()
@@ -56,8 +60,7 @@ def doctor(as_json: bool) -> None:
         click.echo(f"  {extra:<14} {state}")
     click.echo("\nPlugins")
     for plugin in findings["plugins"]:
-        reason = plugin["reason"] or f"{plugin['import_ms']:.1f} ms to import"
-        click.echo(f"  {plugin['name']:<14} {plugin['distribution']} {plugin['version']}: {reason}")
+        click.echo(f"  {plugin['name']:<14} {plugin['distribution']} {plugin['version']}: {plugin['state']}")
 
 
 def examine() -> dict[str, Any]:
@@ -65,18 +68,7 @@ def examine() -> dict[str, Any]:
     from .. import __version__, devices
 
     registry = host.current()
-    plugins: list[dict[str, Any]] = [
-        {
-            "name": p.name, "distribution": p.distribution, "version": p.version,
-            "import_ms": 1e3 * p.import_s, "printed": p.printed,
-            "reason": "",
-        }
-        for p in registry.plugins
-    ]  # fmt: skip
-    plugins += [
-        {"name": f.name, "distribution": f.distribution, "version": f.version, "reason": f"not loaded: {f.reason}"}
-        for f in registry.failures
-    ]
+    _ = registry.commands, registry.architectures, registry.datasets  # problems come to light when hooks are called
     try:
         import torch
 
@@ -90,7 +82,33 @@ def examine() -> dict[str, Any]:
         "required": {name: version(name) for name in REQUIRED},
         "devices": found,
         "extras": {extra: _extra(packages) for extra, packages in EXTRAS.items()},
-        "plugins": plugins,
+        "plugins": [_plugin(loaded, registry) for loaded in registry.plugins]
+        + [
+            {"name": f.name, "distribution": f.distribution, "version": f.version, "state": f"not loaded: {f.reason}"}
+            for f in [*registry.failures, *registry.skipped]
+            if not f.loaded
+        ],
+    }
+
+
+def _plugin(loaded: loading.LoadedPlugin, registry: host.Host) -> dict[str, Any]:
+    """What its import cost and what is wrong with it."""
+    import_ms = round(1e3 * loaded.import_s, 1)
+    remarks = [f"{import_ms} ms to import"]
+    if loaded.heavy:
+        remarks.append(f"SLOW: it imports {', '.join(loaded.heavy)}; move that import into the function that needs it")
+    elif import_ms > SLOW_MS:
+        remarks.append("SLOW: it does too much when it is imported")
+    if loaded.printed:
+        remarks.append(f"prints {len(loaded.printed)} characters when it is imported")
+    remarks += [f"DEPRECATED: {text}" for owner, text in registry.deprecations if owner is loaded]
+    remarks += [f"PROBLEM: {f.reason}" for f in registry.failures if f.loaded and f.name == loaded.name]
+    return {
+        "name": loaded.name,
+        "distribution": loaded.distribution,
+        "version": loaded.version,
+        "import_ms": import_ms,
+        "state": "; ".join(remarks),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .. import contracts, host, options
+from .. import host, options, verbs
 
 
 @click.group(invoke_without_command=True)
@@ -44,41 +44,44 @@ def plugins(ctx: click.Context, as_json: bool) -> None:
 def describe(registry: host.Host) -> dict[str, Any]:
     """The whole registry as plain data; pipelines read steps and their options from it."""
     commands = registry.commands
+    steps, architectures, datasets = registry.steps, registry.architectures, registry.datasets
     entries = [
         {
-            "name": p.name,
-            "distribution": p.distribution,
-            "version": p.version,
+            "name": loaded.name,
+            "distribution": loaded.distribution,
+            "version": loaded.version,
             "state": "loaded",
-            "reason": "",
-            "commands": [name for name in commands if registry.owners.get(name) is p],
-            "hooks": sorted(caller.name for caller in registry.manager.get_hookcallers(p.plugin) or []),
+            "reason": "; ".join(f.reason for f in registry.failures if f.loaded and f.name == loaded.name),
+            "commands": [name for name, command in commands.items() if registry.owner(command) is loaded],
+            "hooks": sorted(caller.name for caller in registry.manager.get_hookcallers(loaded.plugin) or []),
         }
-        for p in registry.plugins
+        for loaded in registry.plugins
     ]
     entries += [
         {
-            "name": f.name,
-            "distribution": f.distribution,
-            "version": f.version,
-            "state": "not loaded",
-            "reason": f.reason,
+            "name": failure.name,
+            "distribution": failure.distribution,
+            "version": failure.version,
+            "state": state,
+            "reason": failure.reason,
             "commands": [],
             "hooks": [],
         }
-        for f in registry.failures
+        for state, failures in (("not loaded", registry.failures), ("not allowed", registry.skipped))
+        for failure in failures
+        if not failure.loaded
     ]
     return {
-        "api_version": contracts.API_VERSION,
+        "api_version": verbs.API_VERSION,
         "plugins": entries,
-        "steps": [_step(step, registry) for step in sorted(registry.steps.values(), key=lambda s: s.name)],
-        "architectures": [{"name": a.name, "summary": a.summary} for a in registry.architectures.values()],
-        "datasets": [{"name": d.name, "summary": d.summary} for d in registry.datasets.values()],
+        "steps": [_step(step, registry) for step in sorted(steps.values(), key=lambda s: s.name)],
+        "architectures": [{"name": a.name, "summary": a.summary} for a in architectures.values()],
+        "datasets": [{"name": d.name, "summary": d.summary} for d in datasets.values()],
     }
 
 
-def _step(step: contracts.Step, registry: host.Host) -> dict[str, Any]:
-    owner = registry.owners.get(step.argv[0])
+def _step(step: verbs.Step, registry: host.Host) -> dict[str, Any]:
+    owner = registry.owner(step)
     return {
         "name": step.name,
         "argv": list(step.argv),

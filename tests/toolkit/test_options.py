@@ -1,0 +1,93 @@
+"""Shared options: how values are read, and what `options.step` hands to a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from computekit import options
+from computekit.errors import FileProblem
+
+
+def parse(text: str) -> dict[str, Any]:
+    return options.Arguments().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("depth=3,width=0.5", {"depth": 3, "width": 0.5}),
+        ('{"depth": 3}', {"depth": 3}),
+        ("shape=[1,2],name=mine", {"shape": [1, 2], "name": "mine"}),
+        ("flag=true,other=True,none=null,gone=None", {"flag": True, "other": True, "none": None, "gone": None}),
+        ('nested={"a": [1, {"b": 2}]}', {"nested": {"a": [1, {"b": 2}]}}),
+        (" a = 1 , b = x ", {"a": 1, "b": "x"}),
+        ("", {}),
+    ],
+)
+def test_arguments(text: str, value: dict[str, Any]) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["depth", "3=x", "a=1,b", "{not json", "[1]"])
+def test_bad_arguments_are_wrong_usage(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not"):
+        parse(text)
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.one_of(st.integers(), st.booleans(), st.none()))
+)
+def test_arguments_survive_being_written_out(value: dict[str, Any]) -> None:
+    import json
+
+    assert parse(",".join(f"{k}={json.dumps(v)}" for k, v in value.items())) == value
+    assert parse(json.dumps(value)) == value
+
+
+def test_a_missing_input_names_the_nearest_file(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text("x")
+    kind = options.InputPath("model")
+    assert kind.convert(str(tmp_path / "model.pt"), None, None) == tmp_path / "model.pt"
+    with pytest.raises(FileProblem, match=r"no such model file; did you mean .*/model\.pt\?"):
+        kind.convert(str(tmp_path / "modle.pt"), None, None)
+    with pytest.raises(FileProblem, match="check the name and the folder"):
+        kind.convert(str(tmp_path / "no" / "where.pt"), None, None)
+
+
+@click.command()
+@options.models
+@options.arch("--student", required=True)
+@options.data()
+@options.batch_size(32)
+def sample(**values: Any) -> None:
+    click.echo(repr(sorted(values.items())))
+
+
+def test_option_names_and_defaults(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_text("x")
+    runner = CliRunner()
+    result = runner.invoke(sample, [str(tmp_path / "a.pt"), "--student", "mlp", "--student-args", "depth=2"])
+    assert result.exit_code == 0, result.output
+    assert "('student', 'mlp')" in result.output
+    assert "('student_args', {'depth': 2})" in result.output
+    assert "('batch_size', 32)" in result.output
+    assert runner.invoke(sample, []).exit_code == 2
+
+
+@pytest.mark.parametrize("words", [["--seed", "-1"], ["--seed", "x"], ["--threads", "0"], ["--seed", str(2**63)]])
+def test_step_options_check_their_range(words: list[str]) -> None:
+    @click.command()
+    @options.step
+    def go(run: object) -> None:
+        raise AssertionError("not reached")
+
+    result = CliRunner().invoke(go, words)
+    assert result.exit_code == 2
+    assert words[0] in result.output

@@ -1,0 +1,213 @@
+"""Finding plugins and importing each one guarded: which entry points there are, which may load, and what went wrong.
+
+``COMPUTEKIT_ALLOW_PLUGINS=quantize,computekit-ternary==0.2`` loads exactly the plugins listed (by plugin or
+distribution name, a version may be pinned); ``COMPUTEKIT_DISABLE_PLUGINS=a,b`` leaves some out. Both are read before
+anything is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import os
+import re
+import sys
+import time
+import types
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pluggy
+
+from .errors import ComputekitError, PluginDeprecation
+from .verbs import API_VERSION
+
+GROUP = "computekit"
+FIRST_PARTY = "computekit"
+HEAVY = ("torch", "numpy", "pandas", "matplotlib", "pydantic", "snakemake", "scipy", "sklearn", "transformers",
+         "onnx", "onnxruntime", "openvino", "tabulate", "tqdm", "psutil")  # fmt: skip
+"""Modules that no plugin may import when it is imported: each costs more than the whole rest of a start."""
+
+
+class PluginRefused(ComputekitError):
+    """A plugin does not keep to the contract; the message says how."""
+
+
+class LoadedPlugin(NamedTuple):
+    """A plugin that was imported: its entry point, where it comes from, what its import cost and brought along."""
+
+    name: str
+    distribution: str
+    version: str
+    plugin: object
+    import_s: float = 0.0
+    heavy: tuple[str, ...] = ()
+    printed: str = ""
+
+    @property
+    def first_party(self) -> bool:
+        return self.distribution == FIRST_PARTY
+
+
+class Failure(NamedTuple):
+    """A plugin that was not loaded, or (``loaded``) one of its contributions that cannot be used, and why."""
+
+    name: str
+    distribution: str
+    version: str
+    reason: str
+    error: BaseException | None = None
+    loaded: bool = False
+
+
+class Found(NamedTuple):
+    """An entry point and the distribution that declares it."""
+
+    entry_point: importlib.metadata.EntryPoint
+    distribution: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        return self.entry_point.name
+
+
+class Policy(NamedTuple):
+    """Which plugins may load. ``allowed`` is None when all may; else (name, version or "") pairs."""
+
+    allowed: tuple[tuple[str, str], ...] | None = None
+    disabled: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_environment(cls) -> Policy:
+        """``COMPUTEKIT_ALLOW_PLUGINS`` and ``COMPUTEKIT_DISABLE_PLUGINS``; an unset list means no restriction."""
+        allow = os.environ.get("COMPUTEKIT_ALLOW_PLUGINS")
+        disable = os.environ.get("COMPUTEKIT_DISABLE_PLUGINS", "")
+        return cls(None if allow is None else parse_allowed(allow), frozenset(_items(disable)))
+
+    def refusal(self, found: Found) -> str:
+        """Why ``found`` may not load, or an empty string."""
+        if found.name in self.disabled:
+            return "disabled by COMPUTEKIT_DISABLE_PLUGINS"
+        if self.allowed is None:
+            return ""
+        names = (found.name, normalized(found.distribution))
+        versions = [version for name, version in self.allowed if name in names]
+        if not versions:
+            return "not in the list of allowed plugins"
+        if "" in versions or found.version in versions:
+            return ""
+        return f"version {found.version} is not the allowed one, {' or '.join(versions)}"
+
+
+def parse_allowed(text: str) -> tuple[tuple[str, str], ...]:
+    """``a,b==1.0`` as (name, version or "") pairs."""
+    pairs = [item.partition("==") for item in _items(text)]
+    return tuple((normalized(name.strip()), version.strip()) for name, _, version in pairs)
+
+
+def find() -> list[Found]:
+    """Installed entry points: first-party ones first, then by name, so that the order never depends on the disk."""
+    identities: dict[int, tuple[str, str]] = {}
+    found = []
+    for entry_point in importlib.metadata.entry_points(group=GROUP):
+        if entry_point.dist is None:
+            found.append(Found(entry_point, "?", "?"))
+            continue
+        key = id(entry_point.dist)
+        if key not in identities:
+            identities[key] = _identity(entry_point.dist)
+        found.append(Found(entry_point, *identities[key]))
+    return sorted(found, key=lambda f: (f.distribution != FIRST_PARTY, f.name, f.distribution))
+
+
+def load(found: Found) -> LoadedPlugin:
+    """Import a plugin. What it prints is caught, for it would spoil output that scripts read."""
+    printed = io.StringIO()
+    before = set(sys.modules)
+    start = time.perf_counter()
+    with contextlib.redirect_stdout(printed):
+        plugin = found.entry_point.load()
+    took = time.perf_counter() - start
+    heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
+    return LoadedPlugin(found.name, found.distribution, found.version, plugin, took, heavy, printed.getvalue())
+
+
+def register(manager: pluggy.PluginManager, loaded: LoadedPlugin) -> list[str]:
+    """Register a plugin whose hooks fit; returns what it uses that is deprecated.
+
+    Raises:
+        PluginRefused: wrong API version, an unknown hook, or a hook with unknown arguments.
+    """
+    if type(loaded.plugin).__hash__ is None:
+        raise PluginRefused(f"the plugin is a {type(loaded.plugin).__name__}, which cannot be hashed; use a module")
+    check_api(loaded.plugin)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", PluginDeprecation)
+        try:
+            manager.register(loaded.plugin, name=loaded.name)
+        except pluggy.PluginValidationError as error:
+            text = " ".join(str(error).split())
+            raise PluginRefused(
+                f"{text}; hooks only gain arguments, so the plugin may need a newer computekit"
+            ) from error
+    return [str(warning.message) for warning in caught]
+
+
+def check_api(plugin: object) -> None:
+    """Refuse a plugin whose ``COMPUTEKIT_API`` (a number, or a (lowest, highest) pair) excludes this version."""
+    declared = getattr(plugin, "COMPUTEKIT_API", None)
+    if declared is None:
+        return
+    pair = declared if isinstance(declared, tuple) else (declared, None)
+    if len(pair) != 2 or not isinstance(pair[0], int) or not isinstance(pair[1], (int, type(None))):
+        raise PluginRefused(f"COMPUTEKIT_API is {declared!r}; it must be a number or a (lowest, highest) pair")
+    lowest, highest = pair
+    if lowest > API_VERSION:
+        raise PluginRefused(f"needs a newer computekit: plugin API {lowest}, this one has {API_VERSION}")
+    if highest is not None and highest < API_VERSION:
+        raise PluginRefused(
+            f"is too old for this computekit: it supports plugin API up to {highest}, this one has {API_VERSION}; "
+            "upgrade the plugin"
+        )
+
+
+def describe(error: BaseException) -> str:
+    """One line about whatever a plugin threw."""
+    if isinstance(error, PluginRefused):
+        return str(error)
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({error.code!r})"
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def source_folder(plugin: object) -> Path | None:
+    """Where the code of a plugin lies: the folder of its top-level package, or the file of a single module."""
+    name = plugin.__name__ if isinstance(plugin, types.ModuleType) else type(plugin).__module__
+    for candidate in (name.partition(".")[0], name):
+        file = getattr(sys.modules.get(candidate), "__file__", None)
+        if file is not None:
+            path = Path(file)
+            return path.parent if path.name == "__init__.py" else path
+    return None
+
+
+def normalized(distribution: str) -> str:
+    """A distribution's name as package indexes compare it: lower case, runs of ``-_.`` as one dash."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _identity(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Name and version. Read from the head of the metadata: ``.metadata`` parses all of it, at 5 ms a plugin."""
+    head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").split("\n\n", 1)[0]
+    name = re.search(r"^Name: *(.+)$", head, re.MULTILINE)
+    version = re.search(r"^Version: *(.+)$", head, re.MULTILINE)
+    return (name[1].strip() if name else "?", version[1].strip() if version else "?")
