@@ -1,1 +1,20 @@
-"""The distill plugin."""
+"""The distill plugin: ``computekit distill`` trains a small student to imitate a teacher."""
+
+from __future__ import annotations
+
+import computekit
+
+from .command import distill
+
+
+@computekit.hookimpl
+def computekit_steps() -> list[computekit.Step]:
+    return [computekit.Step("distill", distill, takes="model", gives="model")]
+
+
+@computekit.hookimpl
+def computekit_columns() -> list[computekit.Column]:
+    return [
+        computekit.Column("accuracy_difference_to_control", "gain over control", "points", 0.01, 2, "higher", order=45),
+        computekit.Column("perplexity_ratio_to_control", "perplexity / control", "", 1.0, 3, "lower", order=46),
+    ]

@@ -40,12 +40,5 @@ def train(
     test = evaluation.evaluate(module, dataset.test, dataset.task, device, name=name)
     with run.writing(target) as temporary:
         computekit.save_module(module, temporary, reference, data=data)
-    run.spent_training(result.train_flops)
-    run.put("parameters", sum(p.numel() for p in module.parameters()))
+    training.report(run, module, dataset, result, test)
     run.put("file_bytes", target.stat().st_size, "B")
-    run.put(test.metric, **test.quantity())
-    run.put(f"validation_{test.metric}", **result.validation.quantity())
-    run.put("best_epoch", result.best_epoch)
-    run.put("train_samples_per_s", result.samples_per_s, "1/s", how="measured")
-    run.details["history"] = result.history
-    run.details["data"] = dataset.describe()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import ComputekitError
-from .statistics import CONFIDENCE, mean_interval, wilson
+from .statistics import CONFIDENCE, Estimate, mean_interval, paired_difference, wilson
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +97,20 @@ def evaluate(
     interval = (math.exp(mean.interval[0]), math.exp(min(mean.interval[1], 700.0))) if mean.interval else None
     method = f"exp of the mean cross-entropy over {len(windows)} windows; t interval of that mean over windows"
     return Evaluation("perplexity", math.exp(min(mean.value, 700.0)), interval, mean.value, windows, method)
+
+
+def difference(baseline: Evaluation, other: Evaluation) -> tuple[str, Estimate]:
+    """How ``other`` differs from ``baseline`` on the same samples: a quantity's key and its paired estimate.
+
+    "accuracy_difference" is other minus baseline as a fraction; "perplexity_ratio" is other over baseline, with the t
+    interval of the mean difference over windows.
+    """
+    if baseline.metric == "accuracy":
+        return "accuracy_difference", paired_difference(baseline.outcomes.tolist(), other.outcomes.tolist()).difference
+    mean = mean_interval((other.outcomes - baseline.outcomes).tolist())
+    interval = (math.exp(mean.interval[0]), math.exp(mean.interval[1])) if mean.interval else None
+    method = "exp of the mean difference in cross-entropy over windows, paired; t interval of that mean"
+    return "perplexity_ratio", Estimate(math.exp(mean.value), interval, mean.confidence, method)
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype:

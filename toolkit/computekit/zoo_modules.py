@@ -122,8 +122,8 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        x = x + self.feed_forward(self.norm2(x))
-        return x  # noqa: RET504
+        y: Tensor = x + self.feed_forward(self.norm2(x))
+        return y
 
 
 class ViT(nn.Module):

@@ -9,7 +9,8 @@
     @options.step
     def mine(run, recipe):                      # a training.Recipe
         result = training.fit(module, data, recipe, device=run.device, seed=run.seed, progress=run.progress)
-        run.spent_training(result.train_flops)
+        test = evaluation.evaluate(module, data.test, data.task, run.device)
+        training.report(run, module, data, result, test)
 
 Importing this package does not import torch.
 """
@@ -19,11 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .recipe import PRECISIONS, Recipe, recipe_options
+from .report import report
 
 if TYPE_CHECKING:
     from .loop import FitResult, Loss, fit
 
-__all__ = ["PRECISIONS", "FitResult", "Loss", "Recipe", "fit", "recipe_options"]
+__all__ = ["PRECISIONS", "FitResult", "Loss", "Recipe", "fit", "recipe_options", "report"]
 
 
 def __getattr__(name: str) -> Any:

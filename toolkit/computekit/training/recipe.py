@@ -24,7 +24,8 @@ class Recipe:
 
     The learning rate rises linearly from 0 to ``lr`` over the first ``warmup`` fraction of the steps and then falls
     to 0 along a cosine (Loshchilov and Hutter 2017). Gradients are clipped to the norm ``clip`` (0: not at all).
-    ``augment`` "shift" moves images by up to a twelfth of their size in random directions. Training stops early when
+    ``augment`` "shift" moves images by up to a twelfth of their size in random directions (by default images of at
+    least 16 pixels: in smaller ones a pixel is too much). Training stops early when
     validation has not improved for ``patience`` epochs (0: never); the best epoch's weights are kept in any case.
     """
 
@@ -41,12 +42,12 @@ class Recipe:
 
     def resolved(self, data: Data) -> Recipe:
         """A copy without any ``None``."""
-        images = data.task == "classification" and len(data.sample_shape) == 3
+        large_images = len(data.sample_shape) == 3 and min(data.sample_shape[1:]) >= 16
         return dataclasses.replace(
             self,
             epochs=self.epochs if self.epochs is not None else (15 if data.task == "classification" else 4),
             lr=self.lr if self.lr is not None else OPTIMIZERS[self.optimizer],
-            augment=self.augment or ("shift" if images else "none"),
+            augment=self.augment or ("shift" if large_images else "none"),
         )
 
 
@@ -95,7 +96,7 @@ def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., 
         click.option("--precision", type=click.Choice(PRECISIONS), default=base.precision, show_default=True,
                      help="Type of the computation; the weights stay fp32."),
         click.option("--augment", type=click.Choice(["shift", "none"]), default=base.augment,
-                     help="Random changes of training images.  [default: shift for images]"),
+                     help="Random changes of training images.  [default: shift for images of 16 pixels or more]"),
         click.option("--patience", type=click.IntRange(0), default=base.patience, show_default=True,
                      help="Stop after so many epochs without a better validation result; 0 never stops early."),
     ]  # fmt: skip
