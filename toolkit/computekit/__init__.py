@@ -49,7 +49,7 @@ from .verbs import API_VERSION, Command, Step
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
     from .datasets import Data, Split, load_data
-    from .models import load_module, save_module
+    from .models import ArchRef, ModelFile, TensorInfo, Writer, load_module, open_model, rewrite, save_module
     from .records import Quantity, Record, Row
     from .steps import StepRun
 
@@ -66,6 +66,12 @@ _LAZY = {
     "Quantity": "records",
     "Record": "records",
     "Row": "records",
+    "ArchRef": "models",
+    "ModelFile": "models",
+    "TensorInfo": "models",
+    "Writer": "models",
+    "open_model": "models",
+    "rewrite": "models",
     "load_module": "models",
     "save_module": "models",
     "Data": "datasets",
@@ -75,6 +81,7 @@ _LAZY = {
 
 __all__ = [
     "API_VERSION",
+    "ArchRef",
     "Architecture",
     "Column",
     "Command",
@@ -84,6 +91,7 @@ __all__ = [
     "FileProblem",
     "Hardware",
     "MissingExtra",
+    "ModelFile",
     "ModelFormat",
     "Price",
     "Quantity",
@@ -92,14 +100,18 @@ __all__ = [
     "Split",
     "Step",
     "StepRun",
+    "TensorInfo",
     "UnknownName",
+    "Writer",
     "__version__",
     "errors",
     "hookimpl",
     "hookspec",
     "load_data",
     "load_module",
+    "open_model",
     "options",
+    "rewrite",
     "save_module",
 ]
 

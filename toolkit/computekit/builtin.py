@@ -8,7 +8,7 @@ from .hookspecs import hookimpl
 from .verbs import Command
 
 if TYPE_CHECKING:
-    from .contracts import Architecture, Column, Dataset, Hardware, Price
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
 
 
 @hookimpl
@@ -52,3 +52,10 @@ def computekit_prices() -> list[Price]:
     from .catalog.instances import shipped
 
     return shipped()
+
+
+@hookimpl
+def computekit_model_formats() -> list[ModelFormat]:
+    from .models import formats
+
+    return list(formats.BUILTIN)

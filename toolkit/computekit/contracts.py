@@ -49,15 +49,16 @@ class Dataset:
 class ModelFormat:
     """A kind of model file. ``sniff`` looks at content, never at the name; formats are asked in order of ``priority``.
 
-    ``sniff(path)`` is cheap and never raises; ``read(path)`` returns a lazily reading `ModelFile`;
-    ``write(like, path)`` returns a `Writer` that makes a file of the same kind as ``like``.
+    ``sniff(path)`` is cheap and never raises, and gets folders too; ``read(path, trust_pickle)`` returns a lazily
+    reading `ModelFile` whose ``format`` is this ``name``; ``write(like, path)`` returns a `Writer` that makes a file
+    with everything but the weights taken from ``like``, or a bare one of this kind if ``like`` is None.
     """
 
     name: str
     summary: str
     sniff: Callable[[Path], bool]
-    read: Callable[[Path], ModelFile]
-    write: Callable[[ModelFile, Path], Writer] | None = None
+    read: Callable[[Path, bool], ModelFile]
+    write: Callable[[ModelFile | None, Path], Writer] | None = None
     priority: int = 100
 
 

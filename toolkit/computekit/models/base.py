@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -29,19 +30,21 @@ class TensorInfo:
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 @dataclass
 class ModelFile(ABC):
-    """An open model file. ``metadata`` is what computekit keeps in it (architecture, compression, ...)."""
+    """An open model file. ``metadata`` is what computekit keeps in it (architecture, compression, ...).
+
+    ``parts`` are the name prefixes of the models that the file holds: one empty prefix for most files; ``model.`` and
+    ``ema.`` for a checkpoint that keeps both.
+    """
 
     path: Path
     format: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[str, ...] = ("",)
 
     @property
     @abstractmethod
@@ -50,28 +53,42 @@ class ModelFile(ABC):
 
     @abstractmethod
     def load(self, name: str) -> torch.Tensor:
-        """Read one tensor into memory of its own (CPU); memory follows this one tensor."""
+        """Read one tensor into memory of its own (CPU, contiguous); memory follows this one tensor."""
 
 
 class Writer(ABC):
-    """Writes a model file of one kind, tensor by tensor; a context manager that completes the file on success."""
+    """Writes a model file of one kind, tensor by tensor; a context manager that closes the file in any case.
+
+    ``like`` is the name of the source's tensor whose place the new one takes. ``source`` is the file of the same kind
+    that the new one resembles, if there is one.
+    """
+
+    source: ModelFile | None
 
     @abstractmethod
-    def add(self, name: str, tensor: torch.Tensor) -> None:
+    def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
         """Append a tensor; it may be freed afterwards."""
 
     @abstractmethod
-    def tie(self, name: str, other: str) -> None:
-        """Make ``name`` share the tensor that was added as ``other``."""
+    def keep(self, name: str) -> None:
+        """Take over a tensor of the source unchanged, byte for byte."""
+
+    @abstractmethod
+    def tie(self, name: str, other: str, like: str) -> None:
+        """Make ``name`` share the tensor that was added or kept as ``other``."""
 
     @abstractmethod
     def finish(self, metadata: dict[str, Any]) -> None:
         """Write what must come last; ``metadata`` replaces the source's."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Release the file; called last, also after an error."""
+
     def __enter__(self) -> Writer:
         return self
 
-    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()

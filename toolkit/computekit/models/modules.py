@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import files, host
+from .. import host
 from ..errors import ComputekitError, FileProblem
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+    from .base import ModelFile
 
 
 @dataclass(frozen=True)
@@ -69,25 +72,80 @@ def load_module(
 
     ``arch`` overrides or supplies the architecture for a file that does not remember one.
     """
-    import torch
+    from .formats import open_model
 
-    try:
-        document = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise FileProblem(path, f"is not a model file ({type(error).__name__})") from error
-    metadata = document.get("computekit", {})
+    source = open_model(path, trust_pickle=trust_pickle)
+    metadata = source.metadata
     if arch is None:
         if "arch" not in metadata:
             raise FileProblem(path, "holds weights without code", "say which architecture with --arch")
         arch = ArchRef(metadata["arch"]["name"], metadata["arch"]["args"])
     module = build(arch)
-    state_dict = document.get("state_dict", document)
-    if metadata.get("pruned"):
-        from .shapes import shrink
-
-        shrink(module, {name: tuple(tensor.shape) for name, tensor in state_dict.items()})
-    module.load_state_dict(state_dict)
+    load_weights(module, source)
     return module.eval(), arch, metadata
 
 
-_ = files
+def load_weights(module: nn.Module, source: ModelFile) -> None:
+    """Copy the weights of an open model file into ``module``.
+
+    Of several models in the file, and of prefixes such as ``module.``, the ones that fit the module are taken. A
+    module for a pruned file takes the file's shapes.
+
+    Raises:
+        FileProblem: the file lacks weights of the module, has others, or has other shapes; or a weight is NaN.
+    """
+    own = module.state_dict()
+    names, unused = match_names(own, source)
+    for key in own:
+        if key not in names:
+            raise FileProblem(source.path, f"lacks {key!r}, which the architecture needs", "is it the right --arch?")
+    if unused:
+        raise FileProblem(
+            source.path, f"holds {unused[0]!r}, which the architecture does not have", "is it the right --arch?"
+        )
+    if source.metadata.get("pruned"):
+        from .shapes import shrink
+
+        shrink(module, {key: source.tensors[name].shape for key, name in names.items()})
+        own = module.state_dict()
+    state = {}
+    for key, name in names.items():
+        shape, wanted = source.tensors[name].shape, tuple(own[key].shape)
+        if shape != wanted:
+            raise FileProblem(
+                source.path,
+                f"{name!r} has shape {list(shape)} where the architecture has {list(wanted)}",
+                "check --arch-args",
+            )
+        tensor = source.load(name)
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise FileProblem(source.path, f"{name!r} holds NaN", "the training that made it went wrong")
+        state[key] = tensor
+    module.load_state_dict(state)
+
+
+def match_names(own: Mapping[str, torch.Tensor], source: ModelFile) -> tuple[dict[str, str], list[str]]:
+    """Which tensor of the file belongs to which key of a module's state_dict, and the tensors that nobody wants.
+
+    Keys that the module ties may be missing from the file if one of their twins is there.
+    """
+    best: tuple[dict[str, str], list[str]] = ({}, [])
+    for part in source.parts:
+        plain = {n.removeprefix(part).replace("_orig_mod.", ""): n for n in source.tensors if n.startswith(part)}
+        longest = max(own, key=len, default="")
+        prefixes = [key.removesuffix(longest) for key in plain if key == longest or key.endswith(f".{longest}")]
+        for prefix in ["", *prefixes]:
+            found = {key: plain[prefix + key] for key in own if prefix + key in plain}
+            if len(found) > len(best[0]) or not best[0]:
+                rest = [n for key, n in plain.items() if key.startswith(prefix) and key.removeprefix(prefix) not in own]
+                best = (found, rest)
+    found, rest = best
+    twins: dict[tuple[int, tuple[int, ...]], str] = {}
+    for key, tensor in own.items():
+        if key in found and tensor.numel():
+            twins[tensor.data_ptr(), tuple(tensor.shape)] = found[key]
+    for key, tensor in own.items():
+        twin = twins.get((tensor.data_ptr(), tuple(tensor.shape)))
+        if key not in found and twin is not None:
+            found[key] = twin
+    return found, rest

@@ -1,0 +1,188 @@
+"""Torch checkpoints: opened without running anything, rewritten with the structure around the weights intact."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from computekit import FileProblem, open_model, rewrite
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
+
+
+def checkpoint() -> dict[str, Any]:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 3, 4, 4)).sum().backward()
+    optimizer.step()
+    return {"epoch": 3, "model_state": model.state_dict(), "optimizer_state": optimizer.state_dict(), "loss": 0.5}
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(a) is type(b) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def copy(path: Path, target: Path, **options: Any) -> Any:
+    rewrite(open_model(path, **options), target, lambda info, load: None)
+    return torch.load(target, weights_only=True, mmap=True)
+
+
+def halve(path: Path, target: Path) -> Any:
+    rewrite(open_model(path), target, lambda info, load: [(info.name, load().half())] if len(info.shape) > 1 else None)
+    return torch.load(target, weights_only=True)
+
+
+WRAPPINGS: dict[str, Any] = {
+    "bare": lambda sd: sd,
+    "plain dict": dict,
+    "state_dict": lambda sd: {"state_dict": sd, "epoch": 1},
+    "model": lambda sd: {"model": sd, "args": {"lr": 0.1}},
+    "net": lambda sd: {"net": sd, "acc": 91.2, "epoch": 7},
+    "nested": lambda sd: {"model": {"state_dict": sd}, "version": (1, 2)},
+    "module.": lambda sd: {"state_dict": {f"module.{key}": value for key, value in sd.items()}},
+    "lightning": lambda sd: {
+        "pytorch-lightning_version": "2.5.0",
+        "state_dict": {f"model.{key}": value for key, value in sd.items()},
+        "optimizer_states": [{"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]}],
+        "callbacks": {"EarlyStopping": {"best_score": torch.tensor(0.1)}},
+        "hyper_parameters": {"width": 4},
+    },
+    "stray tensors": lambda sd: {"state_dict": sd, "best": torch.tensor(0.3), "statistics": {"mean": torch.zeros(3)}},
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_every_nesting_is_found_and_kept(wrapping: str, legacy: bool, tmp_path: Path) -> None:
+    document = WRAPPINGS[wrapping](network().state_dict())
+    torch.save(document, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
+    source = open_model(tmp_path / "a.pt")
+    prefix = {"module.": "module.", "lightning": "model."}.get(wrapping, "")
+    assert list(source.tensors) == [prefix + key for key in network().state_dict()]
+    assert torch.equal(source.load(prefix + "3.weight"), network().state_dict()["3.weight"])
+    assert same(copy(tmp_path / "a.pt", tmp_path / "b.pt"), document)
+
+
+def test_only_what_the_transformation_returns_changes(tmp_path: Path) -> None:
+    before = checkpoint()
+    torch.save(before, tmp_path / "a.pt")
+    after = halve(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert after["model_state"]["3.weight"].dtype == torch.float16
+    assert torch.equal(after["model_state"]["3.weight"], before["model_state"]["3.weight"].half())
+    before["model_state"]["0.weight"] = before["model_state"]["0.weight"].half()
+    before["model_state"]["3.weight"] = before["model_state"]["3.weight"].half()
+    assert same(after, before)
+
+
+def test_a_model_and_its_average_are_both_weights(tmp_path: Path) -> None:
+    model = network().state_dict()
+    torch.save({"model": model, "ema": {key: 0 * value for key, value in model.items()}}, tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    assert source.parts == ("model.", "ema.")
+    after = halve(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert after["ema"]["3.weight"].dtype == after["model"]["3.weight"].dtype == torch.float16
+    assert list(after["ema"]) == list(model)
+
+
+def test_new_names_take_the_place_of_the_old_one_and_none_drops_it(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"a": torch.ones(2, 2), "b": torch.ones(3), "c": torch.ones(1)}}, tmp_path / "a.pt")
+
+    def transform(info: Any, load: Any) -> Any:
+        return {"a": [("a_packed", load().int()), ("a_scale", torch.ones(2))], "b": []}.get(info.name)
+
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", transform)
+    assert list(torch.load(tmp_path / "b.pt")["state_dict"]) == ["a_packed", "a_scale", "c"]
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.randn(64, 8))
+    torch.save({"emb.weight": weight, "head.weight": weight, "x": weight.detach()[:2]}, tmp_path / "a.pt")
+    calls = []
+
+    def transform(info: Any, load: Any) -> Any:
+        calls.append(info.name)
+        return (
+            [("emb.weight", load().to(torch.int8)), ("emb.weight_scale", torch.ones(64, 1))]
+            if info.numel > 64
+            else None
+        )
+
+    kept = copy(tmp_path / "a.pt", tmp_path / "kept.pt")
+    assert kept["emb.weight"].data_ptr() == kept["head.weight"].data_ptr() == kept["x"].data_ptr()
+    assert isinstance(kept["emb.weight"], nn.Parameter)
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", transform)
+    after = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert calls == ["emb.weight", "x"]
+    assert list(after) == ["emb.weight", "emb.weight_scale", "head.weight", "head.weight_scale", "x"]
+    assert after["emb.weight"].data_ptr() == after["head.weight"].data_ptr()
+
+
+ODD = {
+    "scalar": torch.tensor(3.5),
+    "empty": torch.empty(0, 4),
+    "transposed": torch.arange(12.0).reshape(3, 4).t(),
+    "strided": torch.arange(20.0)[::3],
+    "expanded": torch.ones(1, 3).expand(5, 3),
+    "bool": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j]),
+    "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+    "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "uint16": torch.tensor([1, 65535], dtype=torch.uint16),
+    "int64": torch.tensor([2**62, -1]),
+}
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_every_dtype_and_layout_survives(change: bool, tmp_path: Path) -> None:
+    torch.save(ODD, tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    rewrite(source, tmp_path / "b.pt", lambda info, load: [(info.name, load())] if change else None)
+    after = torch.load(tmp_path / "b.pt", weights_only=True)
+    for name, tensor in ODD.items():
+        for found in (source.load(name), after[name]):
+            assert found.dtype == tensor.dtype and found.shape == tensor.shape
+            assert found.to(torch.complex128).tolist() == tensor.to(torch.complex128).tolist(), name
+
+
+def test_metadata_of_a_bare_state_dict_is_no_extra_key(tmp_path: Path) -> None:
+    torch.save(network().state_dict(), tmp_path / "a.pt")
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", lambda info, load: None, {"note": [1, 2.5]})
+    assert open_model(tmp_path / "b.pt").metadata == {"note": [1, 2.5]}
+    network().load_state_dict(torch.load(tmp_path / "b.pt", weights_only=True))
+
+
+def test_metadata_of_a_checkpoint_is_a_key(tmp_path: Path) -> None:
+    torch.save(checkpoint(), tmp_path / "a.pt")
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", lambda info, load: None, {"note": 1})
+    assert torch.load(tmp_path / "b.pt")["computekit"] == {"note": 1}
+    rewrite(open_model(tmp_path / "b.pt"), tmp_path / "c.pt", lambda info, load: None)
+    assert open_model(tmp_path / "c.pt").metadata == {"note": 1}
+
+
+def test_equal_models_are_equal_bytes(tmp_path: Path) -> None:
+    torch.save(checkpoint(), tmp_path / "a.pt")
+    for name in ("b.pt", "another-name.pt"):
+        copy(tmp_path / "a.pt", tmp_path / name)
+    assert (tmp_path / "b.pt").read_bytes() == (tmp_path / "another-name.pt").read_bytes()
+
+
+def test_a_class_in_the_checkpoint_asks_for_trust_and_is_kept(tmp_path: Path) -> None:
+    torch.save({"args": argparse.Namespace(lr=0.1), "model": network().state_dict()}, tmp_path / "a.pt")
+    with pytest.raises(FileProblem, match=r"argparse\.Namespace.*--trust-pickle"):
+        open_model(tmp_path / "a.pt")
+    rewrite(open_model(tmp_path / "a.pt", trust_pickle=True), tmp_path / "b.pt", lambda info, load: None)
+    assert torch.load(tmp_path / "b.pt", weights_only=False)["args"] == argparse.Namespace(lr=0.1)

@@ -1,0 +1,346 @@
+"""Torch checkpoints as inert data: lazy tensors, where the weights are, and what the pickle would execute.
+
+The argument lists of ``_rebuild_tensor_v2`` and its siblings are those of ``torch/_utils.py``; the persistent id
+``("storage", type, key, location, numel)`` is that of ``torch/serialization.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import torch
+
+from . import pickles
+from .pickles import Call, Global, Malformed, Ordered, Persistent
+
+_STORAGE_DTYPES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+    "UntypedStorage": torch.uint8,
+}
+_STORAGE_OF = {dtype: name for name, dtype in _STORAGE_DTYPES.items() if name != "UntypedStorage"}
+_OPAQUE_STORAGES = {
+    "QInt8Storage": 1,
+    "QUInt8Storage": 1,
+    "QInt32Storage": 4,
+    "QUInt4x2Storage": 1,
+    "QUInt2x4Storage": 1,
+}
+_MAX_TENSOR_BYTES = 1 << 46
+
+# What torch.load(weights_only=True) accepts, as far as state_dicts and checkpoints use it.
+_HARMLESS = {
+    "collections.OrderedDict", "collections.Counter", "torch.nn.parameter.Parameter", "torch.Size", "torch.Tensor",
+    "torch.device", "torch.serialization._get_layout", "torch._tensor._rebuild_from_type_v2", "_codecs.encode",
+    "builtins.bytearray", "builtins.set", "builtins.complex", "torch.storage.UntypedStorage",
+    "torch.storage.TypedStorage",
+}  # fmt: skip
+_REBUILD = {
+    "_rebuild_parameter", "_rebuild_parameter_with_state", "_rebuild_qtensor", "_rebuild_tensor", "_rebuild_tensor_v2",
+    "_rebuild_tensor_v3", "_rebuild_sparse_tensor", "_rebuild_meta_tensor_no_storage", "_rebuild_nested_tensor",
+    "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor",
+}  # fmt: skip
+_SCHEMES = ("per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric",
+            "per_channel_affine_float_qparams")  # fmt: skip
+_STATE_MODULES = ("torch.optim", "torch.amp")
+
+MAIN_PARTS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
+"""Keys under which checkpoints keep the model itself, the usual ones first."""
+
+
+@dataclass(eq=False)
+class Storage:
+    """Bytes outside the pickle: ``count`` elements of ``itemsize`` bytes under ``key``."""
+
+    key: str
+    kind: Global
+    location: Any
+    count: int
+    dtype: torch.dtype | None
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.itemsize
+
+    def persistent(self, key: str | None = None) -> Persistent:
+        return Persistent(("storage", self.kind, key or self.key, self.location, self.count))
+
+
+@dataclass(eq=False)
+class LazyTensor:
+    """A strided tensor of the checkpoint that has not been read. ``call`` is what rebuilds it."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    call: Call
+    parameter: bool = False
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def span(self) -> int:
+        """Elements of the storage from the tensor's first to its last."""
+        if self.numel == 0:
+            return 0
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for two tensors that are the same bytes in the same order; empty tensors share nothing."""
+        if self.numel == 0:
+            return ("empty", id(self))
+        return (self.storage.key, self.offset * self.dtype.itemsize, self.shape, self.stride, str(self.dtype))
+
+
+def parse(stream: IO[bytes]) -> Any:
+    """The object of a checkpoint's pickle: plain containers, `LazyTensor`, and inert calls.
+
+    Raises:
+        Malformed: not a pickle, or a tensor that does not fit its storage.
+    """
+    storages: dict[str, Storage] = {}
+    return pickles.parse(stream, _reduce, functools.partial(_persistent, storages))
+
+
+def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
+    if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
+        return Persistent(identifier)  # e.g. the source code of a class, in files of torch < 1.6
+    _, kind, key, location, count, *view = identifier
+    if not isinstance(kind, Global) or not isinstance(count, int) or count < 0:
+        raise Malformed("a storage is described wrongly")
+    if view and view[0] is not None:
+        raise Malformed("views of storages, which torch stopped writing in 2016, are not supported")
+    dtype = _STORAGE_DTYPES.get(kind.name)
+    itemsize = dtype.itemsize if dtype is not None else _OPAQUE_STORAGES.get(kind.name)
+    if itemsize is None or count * itemsize > _MAX_TENSOR_BYTES:
+        raise Malformed(f"storage {key!r} is {count} elements of {kind}")
+    storage = Storage(str(key), kind, location, count, dtype, itemsize)
+    known = storages.setdefault(storage.key, storage)
+    if known.nbytes != storage.nbytes:
+        raise Malformed(f"storage {key!r} is described twice, with different sizes")
+    return known if known.kind == storage.kind else storage
+
+
+def _reduce(function: Any, arguments: Any) -> Any:
+    call = Call(function, arguments)
+    if not isinstance(function, Global) or function.module != "torch._utils":
+        return call
+    if function.name in ("_rebuild_parameter", "_rebuild_parameter_with_state") and arguments:
+        data = arguments[0]
+        if isinstance(data, LazyTensor):
+            return LazyTensor(data.storage, data.offset, data.shape, data.stride, data.dtype, call, parameter=True)
+        return call
+    if function.name not in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3") or len(arguments) < 4:
+        return call
+    storage, offset, shape, stride = arguments[:4]
+    if not isinstance(storage, Storage):
+        return call
+    dtype = storage.dtype
+    if function.name == "_rebuild_tensor_v3" and len(arguments) >= 7:
+        dtype = _dtype(arguments[6])
+    if dtype is None:
+        return call
+    tensor = LazyTensor(storage, offset, _sizes(shape), _sizes(stride), dtype, call)
+    _check_fits(tensor)
+    return tensor
+
+
+def _dtype(value: Any) -> torch.dtype:
+    found = getattr(torch, value.name, None) if isinstance(value, Global) and value.module == "torch" else None
+    if not isinstance(found, torch.dtype):
+        raise Malformed(f"{value} is not a dtype of this torch")
+    return found
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    if isinstance(value, Call) and value.function == Global("torch", "Size") and len(value.arguments) == 1:
+        value = value.arguments[0]
+    if not isinstance(value, (tuple, list)) or not all(isinstance(v, int) and 0 <= v < 2**62 for v in value):
+        raise Malformed("a tensor's shape or stride is not a list of sizes")
+    return tuple(value)
+
+
+def _check_fits(tensor: LazyTensor) -> None:
+    """Refuse a tensor that reaches outside its storage, or that unfolds to far more than it (stride 0)."""
+    if len(tensor.shape) != len(tensor.stride) or not isinstance(tensor.offset, int) or tensor.offset < 0:
+        raise Malformed("a tensor's shape, stride and offset do not belong together")
+    available = tensor.storage.nbytes // tensor.dtype.itemsize
+    if tensor.numel and tensor.offset + tensor.span > available:
+        raise Malformed(
+            f"a tensor of shape {list(tensor.shape)} reaches past the end of storage {tensor.storage.key!r}"
+        )
+    if tensor.nbytes > max(1 << 26, 16 * tensor.storage.nbytes):
+        raise Malformed(f"a tensor of shape {list(tensor.shape)} repeats a storage of {tensor.storage.nbytes} bytes")
+
+
+def to_call(value: Any) -> Any:
+    """For `pickles.emit`: lazy tensors and storages as the pickle spells them."""
+    if isinstance(value, LazyTensor):
+        return value.call
+    if isinstance(value, Storage):
+        return value.persistent()
+    return value
+
+
+def tensor_call(storage: Storage, shape: tuple[int, ...], dtype: torch.dtype, parameter: bool) -> Call:
+    """What torch would write for a contiguous tensor over ``storage``."""
+    stride = torch.empty(shape, device="meta").stride()
+    hooks = Ordered()
+    if dtype in _STORAGE_OF:
+        call = Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, shape, tuple(stride), False, hooks))
+    else:
+        kind = Global("torch", str(dtype).removeprefix("torch."))
+        arguments = (storage, 0, shape, tuple(stride), False, hooks, kind)
+        call = Call(Global("torch._utils", "_rebuild_tensor_v3"), arguments)
+    if parameter:
+        call = Call(Global("torch._utils", "_rebuild_parameter"), (call, dtype.is_floating_point, Ordered()))
+    return call
+
+
+def new_storage(key: str, dtype: torch.dtype, numel: int, location: Any = "cpu") -> Storage:
+    """The storage of a new tensor: typed where torch has a storage class for the dtype."""
+    if dtype in _STORAGE_OF:
+        return Storage(key, Global("torch", _STORAGE_OF[dtype]), location, numel, dtype, dtype.itemsize)
+    kind = Global("torch.storage", "UntypedStorage")
+    return Storage(key, kind, location, numel * dtype.itemsize, torch.uint8, 1)
+
+
+# -- what a checkpoint holds -----------------------------------------------------------------------------------------
+
+
+def contents(value: Any) -> list[Any]:
+    """For `pickles.walk`: what lazy tensors and storages consist of."""
+    if isinstance(value, LazyTensor):
+        return [value.call]
+    if isinstance(value, Storage):
+        return [value.kind, value.location]
+    return []
+
+
+def unsafe_globals(root: Any) -> list[str]:
+    """Names that the pickle would import and that ``weights_only=True`` refuses, sorted."""
+    found = {str(value) for value in pickles.walk(root, contents) if isinstance(value, Global)}
+    return sorted(name for name in found if not _harmless(name))
+
+
+def _harmless(name: str) -> bool:
+    if name in _HARMLESS:
+        return True
+    module, _, last = name.rpartition(".")
+    if module == "torch._utils":
+        return last in _REBUILD
+    if module in ("torch", "torch.cuda", "torch.storage"):
+        return (
+            last in _STORAGE_DTYPES
+            or last in _OPAQUE_STORAGES
+            or (module == "torch" and (last in _SCHEMES or isinstance(getattr(torch, last, None), torch.dtype)))
+        )
+    return False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a weight lives: ``container[key]``, reached through the keys of ``path``."""
+
+    container: dict[Any, Any]
+    key: str
+    path: tuple[str, ...]
+
+
+def find_weights(root: Any) -> dict[str, Place]:
+    """The weights of a checkpoint by name: tensors in nested dictionaries, optimizer state left out.
+
+    The keys that all weights have in common (``state_dict``, ``model``) are left off; what remains of the path is
+    joined with dots, so that a checkpoint with ``model`` and ``ema`` gives ``model.fc.weight`` and ``ema.fc.weight``.
+    """
+    places = list(_tensors_below(root, (), set())) if isinstance(root, dict) else []
+    common = _common([place.path for place in places])
+    named: dict[str, Place] = {}
+    for place in places:
+        name = ".".join([*place.path[len(common) :], place.key])
+        if name in named:
+            raise Malformed(f"two tensors are both called {name!r}")
+        named[name] = place
+    return named
+
+
+def parts(weights: dict[str, Place]) -> tuple[str, ...]:
+    """The name prefixes of the models among ``weights``, the main one first."""
+    paths = list(dict.fromkeys(place.path for place in weights.values()))
+    common = len(_common(paths))
+    heads = list(dict.fromkeys(path[common : common + 1] for path in paths))
+
+    def rank(head: tuple[str, ...]) -> int:
+        return MAIN_PARTS.index(head[0]) if head and head[0] in MAIN_PARTS else len(MAIN_PARTS)
+
+    return tuple("".join(f"{key}." for key in head) for head in sorted(heads, key=rank)) or ("",)
+
+
+def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
+    if not paths:
+        return ()
+    low, high = min(paths), max(paths)
+    same = 0
+    while same < min(len(low), len(high)) and low[same] == high[same]:
+        same += 1
+    return low[:same]
+
+
+def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[int]) -> Iterator[Place]:
+    """Tensors of ``container`` and of the dictionaries in it; where both hold some, the larger side is the model.
+
+    A single tensor beside a state_dict (a loss, a step counter) is not a weight, and neither is a stray dictionary of
+    tensors inside a state_dict, or beside one that has a usual name.
+    """
+    if id(container) in seen:
+        return
+    seen.add(id(container))
+    own = [Place(container, key, path) for key, value in container.items() if _is_weight(key, value)]
+    below: dict[str, list[Place]] = {}
+    for key, value in container.items():
+        if isinstance(key, str) and isinstance(value, dict) and not is_optimizer(key, value) and len(path) < 30:
+            below[key] = list(_tensors_below(value, (*path, key), seen))
+    if any(below.get(key) for key in MAIN_PARTS):
+        below = {key: places for key, places in below.items() if key in MAIN_PARTS or "ema" in key.lower()}
+    nested = [place for places in below.values() for place in places]
+    yield from own if sum(map(_size, own)) >= sum(map(_size, nested)) else nested
+
+
+def _is_weight(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, LazyTensor)
+
+
+def _size(place: Place) -> int:
+    tensor: LazyTensor = place.container[place.key]
+    return 1 + tensor.nbytes
+
+
+def is_optimizer(key: str, value: Any) -> bool:
+    """Whether ``value``, kept under ``key``, is the state of an optimizer, a scheduler or a gradient scaler."""
+    if isinstance(value, dict) and "param_groups" in value and "state" in value:
+        return True
+    return key.lower().startswith(("optim", "lr_sched", "sched", "scaler", "grad_scaler"))

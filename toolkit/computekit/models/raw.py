@@ -1,0 +1,42 @@
+"""Tensors as bytes: reading them from a place in a file, and writing them, without a copy in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from ..errors import FileProblem
+
+_CHUNK = 1 << 22
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The tensor's bytes in row-major order; a copy is made only if the tensor is not contiguous on the CPU."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return memoryview(cast(Any, flat.numpy()))
+
+
+def read(path: Path, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
+    """``count`` elements (a 1-D tensor) from the bytes that begin at ``offset``."""
+    tensor = torch.empty(count * dtype.itemsize, dtype=torch.uint8)
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        if stream.readinto(bytes_of(tensor)) != tensor.numel():
+            raise FileProblem(path, "ends in the middle of a tensor", "the file is truncated")
+    return tensor.view(dtype)
+
+
+def chunks(path: Path, offset: int, count: int) -> Iterator[memoryview]:
+    """``count`` bytes of a file from ``offset`` on, piece by piece; each piece is gone when the next one comes."""
+    buffer = memoryview(bytearray(min(_CHUNK, count)))
+    with path.open("rb", buffering=0) as stream:
+        stream.seek(offset)
+        while count:
+            got = stream.readinto(buffer[: min(count, len(buffer))])
+            if not got:
+                raise FileProblem(path, "became shorter while it was read")
+            count -= got
+            yield buffer[:got]

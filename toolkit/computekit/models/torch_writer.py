@@ -1,0 +1,184 @@
+"""Writes torch zip archives one storage at a time: the data first, the pickle that names it last.
+
+The archive is what ``torch.save`` makes (same members, 64-byte alignment, checksums), with a fixed name and date so
+that equal models are equal bytes, and it opens with ``torch.load(weights_only=True, mmap=True)``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import checkpoint, pickles, raw
+from .base import Writer
+from .checkpoint import LazyTensor, Storage
+from .pickles import Call, Ordered
+from .torch_files import KEY, TorchFile
+
+_ROOT = "archive"
+_ALIGNMENT = 64
+_DATE = (1980, 1, 1, 0, 0, 0)
+_LOCAL_HEADER, _ZIP64_EXTRA, _EXTRA_HEADER = 30, 20, 4
+
+
+class TorchWriter(Writer):
+    """A checkpoint like ``source`` (same nesting around the weights), or a plain state_dict without a source."""
+
+    source: TorchFile | None
+
+    def __init__(self, source: TorchFile | None, path: Path) -> None:
+        self.source = source
+        self._stream = path.open("wb")
+        self._archive = zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED)
+        self._tensors: dict[str, Call | LazyTensor] = {}
+        self._places: dict[str, list[str]] = {}
+        self._new: dict[int, Storage] = {}
+
+    def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
+        location, parameter = "cpu", False
+        if self.source is not None:
+            lazy = self.source.lazy(like)
+            location, parameter = lazy.storage.location, lazy.parameter and tensor.is_floating_point()
+        storage = checkpoint.new_storage(str(len(self._new)), tensor.dtype, tensor.numel(), location)
+        self._new[id(storage)] = storage
+        content = raw.bytes_of(tensor)
+        self._member(f"data/{storage.key}", len(content), [content])
+        shape = tuple(tensor.shape)
+        self._put(name, checkpoint.tensor_call(storage, shape, tensor.dtype, parameter), like)
+
+    def keep(self, name: str) -> None:
+        assert self.source is not None
+        self._put(name, self.source.lazy(name), name)
+
+    def tie(self, name: str, other: str, like: str) -> None:
+        self._put(name, self._tensors[other], like)
+
+    def finish(self, metadata: dict[str, Any]) -> None:
+        root, rebuilt = self._root(metadata)
+
+        def replace(value: Any) -> Any:
+            return rebuilt.get(id(value), value)
+
+        keys = self._copy_storages(root, replace)
+
+        def spelled(value: Any) -> Any:
+            if isinstance(value, Storage) and id(value) not in self._new:
+                return value.persistent(keys[value.key])
+            return checkpoint.to_call(replace(value))
+
+        document = pickles.emit(root, spelled)
+        for member, content in (
+            ("data.pkl", document),
+            (".format_version", b"1"),
+            (".storage_alignment", str(_ALIGNMENT).encode()),
+            ("byteorder", b"little"),
+            ("version", b"3\n"),
+        ):
+            self._member(member, len(content), [content])
+        self._archive.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # after an error the archive is incomplete, and thrown away
+            self._archive.close()
+        self._stream.close()
+
+    def _put(self, name: str, tensor: Call | LazyTensor, like: str) -> None:
+        self._tensors[name] = tensor
+        self._places.setdefault(like, []).append(name)
+
+    def _root(self, metadata: dict[str, Any]) -> tuple[Any, dict[int, Any]]:
+        """The object to write, and which containers of the source are replaced by which."""
+        if self.source is None or not isinstance(self.source.root, dict):
+            bare = Ordered(self._tensors)
+            return ({"state_dict": bare, KEY: metadata} if metadata else bare), {}
+        root = self.source.root
+        rebuilt: dict[int, dict[Any, Any]] = {}
+        for place in (self.source.weights or {}).values():
+            if id(place.container) not in rebuilt:
+                rebuilt[id(place.container)] = self._rebuild(place.container)
+        if id(root) in rebuilt:
+            rebuilt[id(root)] = _with_versions(rebuilt[id(root)], metadata)
+        else:
+            rebuilt[id(root)] = _with_key(root, metadata)
+        return root, rebuilt
+
+    def _rebuild(self, container: dict[Any, Any]) -> dict[Any, Any]:
+        """``container`` with its weights replaced in place by what the transformation made of them."""
+        assert self.source is not None
+        names = {p.key: n for n, p in (self.source.weights or {}).items() if p.container is container}
+        new: dict[Any, Any] = Ordered() if isinstance(container, Ordered) else {}
+        for key, value in container.items():
+            if key not in names:
+                if key != KEY:
+                    new[key] = value
+                continue
+            prefix = names[key][: len(names[key]) - len(key)]
+            for name in self._places.get(names[key], []):
+                new[name.removeprefix(prefix)] = self._tensors[name]
+        if isinstance(new, Ordered) and isinstance(container, Ordered) and container.has_state:
+            new.set_state(container.state)
+        return new
+
+    def _copy_storages(self, root: Any, replace: Callable[[Any], Any]) -> dict[str, str]:
+        """Copy the source's storages that are still referred to; their new keys by the old ones."""
+        keys: dict[str, str] = {}
+        for value in pickles.walk(root, checkpoint.contents, replace):
+            if isinstance(value, Storage) and id(value) not in self._new and value.key not in keys:
+                assert self.source is not None
+                keys[value.key] = str(len(self._new) + len(keys))
+                extent = self.source.extent(value)
+                self._member(
+                    f"data/{keys[value.key]}", extent.nbytes, raw.chunks(self.source.path, extent.offset, extent.nbytes)
+                )
+        return keys
+
+    def _member(self, name: str, size: int, chunks: Iterable[memoryview | bytes]) -> None:
+        """Append one member whose data begins at a multiple of the alignment, as torch's own padding does it."""
+        info = zipfile.ZipInfo(f"{_ROOT}/{name}", _DATE)
+        info.file_size = size
+        zip64 = size * 1.05 > zipfile.ZIP64_LIMIT
+        header = _LOCAL_HEADER + len(info.filename) + (_ZIP64_EXTRA if zip64 else 0) + _EXTRA_HEADER
+        padding = -(self._stream.tell() + header) % _ALIGNMENT
+        info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
+        with self._archive.open(info, "w", force_zip64=zip64) as member:
+            for chunk in chunks:
+                member.write(chunk)
+
+
+def _copied(container: dict[Any, Any]) -> dict[Any, Any]:
+    if not isinstance(container, Ordered):
+        return dict(container)
+    copy = Ordered(container)
+    return copy.set_state(container.state) if container.has_state else copy
+
+
+def _with_key(checkpoint_dict: dict[Any, Any], metadata: dict[str, Any]) -> dict[Any, Any]:
+    """A checkpoint with ``metadata`` under a key of its own."""
+    new = _copied(checkpoint_dict)
+    new.pop(KEY, None)
+    if metadata:
+        new[KEY] = metadata
+    return new
+
+
+def _with_versions(state_dict: dict[Any, Any], metadata: dict[str, Any]) -> dict[Any, Any]:
+    """A bare state_dict with ``metadata`` in its ``_metadata``, where torch keeps the versions of its modules.
+
+    A bare state_dict holds tensors and nothing else; another key would be one that no module expects.
+    """
+    attributes = state_dict.state if isinstance(state_dict, Ordered) and state_dict.has_state else {}
+    if not isinstance(attributes, dict):
+        return state_dict
+    versions = attributes.get("_metadata")
+    kept = Ordered(versions) if isinstance(versions, dict) else Ordered()
+    kept.pop(KEY, None)
+    if metadata:
+        kept[KEY] = metadata
+    if not kept and not attributes:
+        return state_dict
+    return Ordered(state_dict).set_state({**attributes, "_metadata": kept})
