@@ -11,6 +11,7 @@ import computekit
 from computekit import FileProblem, options, training
 
 from . import criteria
+from .parameters import SampleShape, Share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,28 +20,11 @@ if TYPE_CHECKING:
     from computekit.evaluation import Evaluation
 
 
-class SampleShape(click.ParamType[tuple[int, ...]]):
-    """Sizes of one sample: ``3,224,224`` or ``3x224x224``."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            sizes = tuple(int(part) for part in value.replace("x", ",").split(","))
-        except ValueError:
-            sizes = ()
-        if not sizes or min(sizes) < 1:
-            self.fail(f"{value!r} is not a list of sizes such as 3,224,224", param, ctx)
-        return sizes
-
-
 @click.command()
 @options.model
 @click.option(
     "--ratio",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=Share(),
     default=0.5,
     show_default=True,
     help="Share of the channels and hidden neurons to remove.",
@@ -134,7 +118,7 @@ def prune(
 def _fine_tune(
     run: computekit.StepRun, original: nn.Module, pruned: nn.Module, data: Data, recipe: training.Recipe, device: Any
 ) -> None:
-    """Evaluate, train and evaluate again; the numbers are of the test split, the best epoch is of validation."""
+    """Evaluate, train and evaluate again, all on the test split; the best epoch is chosen on validation."""
     from computekit import evaluation
 
     def test(module: nn.Module) -> Evaluation:
@@ -144,12 +128,11 @@ def _fine_tune(
     cut = test(pruned.to(device))
     result = training.fit(pruned, data, recipe, device=device, seed=run.seed, progress=run.progress)
     after = test(pruned)
-    run.spent_training(result.train_flops)
-    run.put(after.metric, **after.quantity())
-    run.put(f"{after.metric}_before_pruning", **before.quantity())
-    run.put(f"{after.metric}_after_pruning", **cut.quantity())
-    run.details["history"] = result.history
-    run.details["data"] = data.describe()
+    training.report(run, pruned, data, result, after)
+    run.put(f"{after.metric}_of_input", **before.quantity())
+    run.put(f"{after.metric}_before_fine_tuning", **cut.quantity())
+    key, estimate = evaluation.difference(before, after)
+    run.put(key, estimate.value, **estimate.about)
 
 
 def _put_sizes(run: computekit.StepRun, original: nn.Module, pruned: nn.Module, inputs: tuple[Any, ...]) -> None:

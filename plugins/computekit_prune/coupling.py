@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from computekit import ComputekitError, MissingExtra
 
 _SHRINKABLE = (
-    nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.PReLU,
+    nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm,
+    nn.PReLU,
 )  # fmt: skip
 """Layers that `computekit.models.shapes` can rebuild at another size."""
 
@@ -83,7 +84,7 @@ def analyse(module: nn.Module, inputs: tuple[Any, ...], keep_attention: bool = F
         raise MissingExtra("torch-pruning", "prune", "pruning") from None
     module.requires_grad_(True)  # torch-pruning follows the graph of the backward pass
     try:
-        with warnings.catch_warnings():
+        with torch.enable_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = torch_pruning.DependencyGraph().build_dependency(module, example_inputs=list(inputs), verbose=False)
             groups = list(graph.get_all_groups(root_module_types=[nn.modules.conv._ConvNd, nn.Linear]))
@@ -106,6 +107,8 @@ def analyse(module: nn.Module, inputs: tuple[Any, ...], keep_attention: bool = F
             structure.kept.append(Kept(root, channels, reason))
         else:
             structure.groups.append(coupled)
+    position = {name: place for place, name in enumerate(owners.values())}
+    structure.groups.sort(key=lambda group: position[group.name])
     return structure
 
 
@@ -186,7 +189,8 @@ def _by_channel(layer: nn.Linear | nn.modules.conv._ConvNd, makes: bool) -> Tens
     if makes != layer.transposed:
         return weight.flatten(1)
     # (first, second / groups, ...): the second kind of channel is numbered group by group
-    return weight.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1).flatten(1)
+    rows: Tensor = weight.reshape(layer.groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).flatten(1)
+    return rows
 
 
 def _tied_layers(module: nn.Module) -> set[nn.Module]:

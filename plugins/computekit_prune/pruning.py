@@ -56,7 +56,11 @@ def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], sett
         NothingRemoved: no channel can go, or rounding keeps them all.
         ComputekitError: the module cannot be traced, or the pruned one does not run or cannot be rebuilt.
     """
-    expected = _output_shape(module, inputs)
+    try:
+        expected = _output_shape(module, inputs)
+    except (RuntimeError, TypeError, IndexError) as error:
+        shapes = ", ".join("x".join(map(str, value.shape)) for value in inputs)
+        raise ComputekitError(f"{arch.name} does not take inputs of shape {shapes}: {_first_line(error)}") from error
     try:
         pruned = _remove(module, inputs, settings, keep_attention=False)
         shape = _output_shape(pruned.module, inputs)
@@ -65,12 +69,15 @@ def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], sett
         try:
             shape = _output_shape(pruned.module, inputs)
         except RuntimeError as error:
-            first_line = (str(error).splitlines() or [""])[0]
-            raise ComputekitError(f"{arch.name} does not run with fewer channels: {first_line}") from error
+            raise ComputekitError(f"{arch.name} does not run with fewer channels: {_first_line(error)}") from error
     if shape != expected:
         raise ComputekitError(f"pruning changed the output of {arch.name} from {expected} to {shape}")
     _check_rebuilt(pruned.module, arch, inputs)
     return pruned
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _remove(module: nn.Module, inputs: tuple[Any, ...], settings: Settings, keep_attention: bool) -> Pruned:
