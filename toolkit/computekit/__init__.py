@@ -41,9 +41,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import errors, options
+from . import errors, hookspecs, options
 from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
-from .hookspecs import hookimpl, hookspec
+from .hookspecs import hookimpl, hookspec, implements
 from .verbs import API_VERSION, Command, Step
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ __all__ = [
     "errors",
     "hookimpl",
     "hookspec",
+    "hookspecs",
+    "implements",
     "load_data",
     "load_module",
     "open_model",
