@@ -54,10 +54,10 @@ def quantize(
 ) -> None:
     """Store the weights of a model file in fewer bits: a file in, a smaller file of the same kind out.
 
-    Linear, convolution and embedding weights become integers with a scale per output channel, held as plain tensors that
-    torch.load(weights_only=True) and safetensors open anywhere. No code is needed: what each tensor is follows from its
-    name, shape and neighbours, and everything else passes through untouched. computekit.load_into(module, FILE) gives a
-    runnable module, computekit dequantize a file of floats.
+    Linear, convolution and embedding weights become integers with a scale per output channel, held as plain tensors
+    that torch.load(weights_only=True) and safetensors open anywhere. No code is needed: what each tensor is follows
+    from its name, shape and neighbours, and everything else passes through untouched. computekit.load_into(module,
+    FILE) gives a runnable module, computekit dequantize a file of floats.
 
     \b
     Example:
@@ -97,7 +97,9 @@ def quantize(
         if gauge is not None:
             gauge.measure(target)
     counted = [decision.info.numel for decision in decisions if decision.role not in roles.NOT_PARAMETERS]
-    run.put("parameters", sum(counted), "1", method="values in the file's floating-point tensors but running statistics")
+    run.put(
+        "parameters", sum(counted), "1", method="values in the file's floating-point tensors but running statistics"
+    )
     run.put("file_bytes", size, "B")
     run.put("compression_ratio", size_before / size, "1", method="bytes of the input over bytes of the output")
     run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
@@ -108,9 +110,7 @@ def quantize(
         gauge.report()
 
 
-def _write(
-    run: computekit.StepRun, source: Any, target: Path, decisions: list[Decision], scheme: str
-) -> None:
+def _write(run: computekit.StepRun, source: Any, target: Path, decisions: list[Decision], scheme: str) -> None:
     """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
     from computekit.models import compressed, rewrite
 
@@ -126,4 +126,6 @@ def _write(
         try:
             rewrite(source, target, transform, {**source.metadata, "compression": {"scheme": scheme}})
         except compressed.NonFinite as error:
-            raise FileProblem(source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'") from error
+            raise FileProblem(
+                source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"
+            ) from error

@@ -65,11 +65,25 @@ class Coverage:
 
         rows = sorted(self.rows(), key=lambda row: -row["bytes_before"])
         lines = [
-            [row["role"], row["kept"] or "quantized", row["tensors"], _size(row["bytes_before"]), _size(row["bytes_after"])]
+            [
+                row["role"],
+                row["kept"] or "quantized",
+                row["tensors"],
+                _size(row["bytes_before"]),
+                _size(row["bytes_after"]),
+            ]
             for row in rows
         ]
         sums = {key: sum(row[key] for row in rows) for key in ("tensors", "bytes_before", "bytes_after")}
-        lines.append(["all", f"{self.share:.1%} quantized", sums["tensors"], _size(sums["bytes_before"]), _size(sums["bytes_after"])])
+        lines.append(
+            [
+                "all",
+                f"{self.share:.1%} quantized",
+                sums["tensors"],
+                _size(sums["bytes_before"]),
+                _size(sums["bytes_after"]),
+            ]
+        )
         headers = ["role", "fate", "tensors", "before", "after"]
         return tabulate(lines, headers, disable_numparse=True, colalign=("left", "left", "right", "right", "right"))
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
     from .datasets import Data, Split, load_data
     from .models import ArchRef, ModelFile, TensorInfo, Writer, load_module, open_model, rewrite, save_module
+    from .models.compressed_layers import load_into
     from .records import Quantity, Record, Row
     from .steps import StepRun
 
@@ -72,6 +73,7 @@ _LAZY = {
     "Writer": "models",
     "open_model": "models",
     "rewrite": "models",
+    "load_into": "models.compressed_layers",
     "load_module": "models",
     "save_module": "models",
     "Data": "datasets",
@@ -110,6 +112,7 @@ __all__ = [
     "hookspecs",
     "implements",
     "load_data",
+    "load_into",
     "load_module",
     "open_model",
     "options",

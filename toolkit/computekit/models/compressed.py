@@ -108,6 +108,16 @@ def parts(name: str, bits: int) -> list[str]:
     return [name, f"{name}_scale"] if bits == 8 else [f"{name}_packed", f"{name}_scale", f"{name}_shape"]
 
 
+def shapes(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the weights in ``state`` by their own names, as if none of them were compressed."""
+    packed = find(state)
+    hidden = {part for name, bits in packed.items() for part in parts(name, bits)}
+    plain = {name: tuple(tensor.shape) for name, tensor in state.items() if name not in hidden}
+    for name, bits in packed.items():
+        plain[name] = tuple(state[name].shape) if bits == 8 else tuple(state[f"{name}_shape"].tolist())
+    return plain
+
+
 def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, bits: int, group: int | None = None) -> int:
     """Bytes of the plain tensors that `quantize` makes of a weight of ``shape`` and ``dtype``."""
     rows, columns = shape[0], math.prod(shape[1:])
@@ -196,7 +206,7 @@ def _grouped(rows: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _round_up(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Positive ``scale`` in ``dtype``, never below its exact value: a smaller scale would not reach the largest weight."""
+    """Positive ``scale`` in ``dtype``, never below its exact value: below it the largest weight is out of reach."""
     import torch
 
     rounded = scale.to(dtype)

@@ -8,7 +8,7 @@ stores weights, so saving the module and loading the file again is a round trip.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +53,8 @@ def fill(module: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
         weight = QuantizedWeight.restore(name, state.__getitem__, bits)
         if name not in aliases:
             raise StateMismatch(f"holds {name!r}, which {type(module).__name__} does not have")
-        for alias in aliases[name]:
-            owner, _, attribute = alias.rpartition(".")
-            compress_parameter(module.get_submodule(owner), attribute, weight)
-            given.update(compressed.parts(alias, bits))
+        compress_parameter([_owner(module, alias) for alias in aliases[name]], weight)
+        given.update(part for alias in aliases[name] for part in compressed.parts(alias, bits))
     try:
         result = module.load_state_dict(dict(state), strict=False)
     except RuntimeError as error:
@@ -73,27 +71,37 @@ def fill(module: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
     return module
 
 
-def compress_parameter(owner: nn.Module, attribute: str, weight: QuantizedWeight) -> None:
-    """Replace the parameter ``attribute`` of ``owner`` by ``weight``; the parameter still reads as floats.
+def compress_parameter(places: Sequence[tuple[nn.Module, str]], weight: QuantizedWeight) -> None:
+    """Replace a parameter by ``weight`` in all its ``places`` (module, attribute); it still reads as floats there.
 
     Raises:
         StateMismatch: the shapes differ.
     """
     from torch import nn
 
-    shape = tuple(getattr(owner, attribute).shape)
-    if shape != tuple(weight.values.shape):
-        raise StateMismatch(f"{attribute!r} has shape {tuple(weight.values.shape)}, {type(owner).__name__} has {shape}")
-    stored = weight.store(attribute)
-    if stored[0][0] != attribute:
-        owner._parameters.pop(attribute, None)
-    owner._buffers.pop(attribute, None)
-    base = getattr(owner, "_uncompressed", type(owner))
-    owner.__class__ = _compressed_class(base, (*getattr(owner, "_compressed", ()), (attribute, weight.bits)))
-    # not register_parameter: it refuses names that the class has, and the property bears the parameter's name
-    owner._parameters[stored[0][0]] = nn.Parameter(stored[0][1], requires_grad=False)
-    for name, tensor in stored[1:]:
-        owner.register_buffer(name, tensor)
+    (_, values), *others = weight.store("")
+    shared = nn.Parameter(values, requires_grad=False)
+    for owner, attribute in places:
+        shape = tuple(getattr(owner, attribute).shape)
+        if shape != tuple(weight.values.shape):
+            raise StateMismatch(
+                f"{attribute!r} has shape {tuple(weight.values.shape)}, {type(owner).__name__} has {shape}"
+            )
+        base = getattr(owner, "_uncompressed", type(owner))
+        owner.__class__ = _compressed_class(base, (*getattr(owner, "_compressed", ()), (attribute, weight.bits)))
+        main = compressed.parts(attribute, weight.bits)[0]
+        if main != attribute:
+            del owner._parameters[attribute]
+        # not register_parameter: it refuses names that the class has, and the property bears the parameter's name
+        owner._parameters[main] = shared
+        for suffix, tensor in others:
+            owner.register_buffer(f"{attribute}{suffix}", tensor)
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds the parameter ``name``, and the attribute that it is there."""
+    path, _, attribute = name.rpartition(".")
+    return module.get_submodule(path), attribute
 
 
 @functools.cache
@@ -146,7 +154,9 @@ def _aliases(module: nn.Module) -> dict[str, tuple[str, ...]]:
     """Every parameter name of ``module``, and all names that the same parameter goes by."""
     for name, part in module.named_modules():
         if hasattr(part, "_compressed"):
-            raise StateMismatch(f"cannot be loaded: module {name!r} holds compressed weights already; build a fresh one")
+            raise StateMismatch(
+                f"cannot be loaded: module {name!r} holds compressed weights already; build a fresh one"
+            )
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
