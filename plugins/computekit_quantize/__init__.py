@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import computekit
 
+from . import schemes
 from .command import quantize
+from .schemes import Scheme
+
+if TYPE_CHECKING:
+    import pluggy
+
+__all__ = ["Scheme", "quantize"]
+
+
+@computekit.hookimpl
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    manager.add_hookspecs(schemes)
+
+
+@computekit.hookimpl
+def computekit_quantization_schemes() -> list[Scheme]:
+    return [schemes.INT8, schemes.INT4]
 
 
 @computekit.hookimpl

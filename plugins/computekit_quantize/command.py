@@ -12,6 +12,7 @@ from computekit import ComputekitError, FileProblem, options
 
 if TYPE_CHECKING:
     from .plan import Decision
+    from .schemes import Scheme
 
 MIN_COVERAGE = 0.10
 """Share of a model's bytes below which quantizing it is refused as a no-op."""
@@ -31,6 +32,11 @@ class NoGain(ComputekitError):
 @click.command()
 @options.model
 @click.option("--int8", "scheme", flag_value="int8", help="8-bit integers, one scale per output channel.")
+@click.option("--int4", "scheme", flag_value="int4", help="4-bit integers, a scale per group of values.")
+@click.option("--scheme", "scheme", metavar="NAME", help="A scheme by name; plugins add more.")
+@click.option(
+    "--group-size", type=click.IntRange(min=1), help="Values that share a scale.  [default: int8 a row, int4 32]"
+)
 @click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are.")
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")
@@ -43,6 +49,7 @@ def quantize(
     run: computekit.StepRun,
     model: Path,
     scheme: str | None,
+    group_size: int | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     allow_noop: bool,
@@ -65,12 +72,14 @@ def quantize(
       computekit quantize --int8 model.pt --data digits --exclude 'head.*' -o small.pt
     """
     if scheme is None:
-        raise click.UsageError("say how to quantize: --int8")
+        raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
     from computekit import files
     from computekit.models import ArchRef, compressed, open_model, roles
 
-    from . import coverage, metric, plan
+    from . import coverage, metric, plan, schemes
 
+    how = schemes.get(scheme)
+    group = group_size or how.default_group
     source = open_model(run.input(model), trust_pickle=trust_pickle)
     present = compressed.find(source.tensors)
     if present:
@@ -79,7 +88,7 @@ def quantize(
             f"is quantized already ({len(present)} weights, e.g. {next(iter(present))})",
             "computekit dequantize gives back floats",
         )
-    decisions = plan.make(source, 8, None, include, exclude)
+    decisions = plan.make(source, how, group, include, exclude)
     report = coverage.Coverage(decisions)
     if report.share < MIN_COVERAGE and not allow_noop:
         raise NoGain(model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
@@ -90,7 +99,7 @@ def quantize(
         gauge = metric.Gauge(run, computekit.load_data(data), arch_ref, batch_size, trust_pickle)
         gauge.measure(model)
     with run.writing(model.with_stem(f"{model.stem}-{scheme}")) as target:
-        _write(run, source, target, decisions, scheme)
+        _write(run, source, target, decisions, how, group)
         size = files.size_bytes(target)
         if size >= size_before and not allow_noop:
             raise NoGain(model, f"the result would take {size} bytes, the input takes {size_before}")
@@ -110,7 +119,9 @@ def quantize(
         gauge.report()
 
 
-def _write(run: computekit.StepRun, source: Any, target: Path, decisions: list[Decision], scheme: str) -> None:
+def _write(
+    run: computekit.StepRun, source: Any, target: Path, decisions: list[Decision], scheme: Scheme, group: int | None
+) -> None:
     """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
     from computekit.models import compressed, rewrite
 
@@ -121,10 +132,10 @@ def _write(run: computekit.StepRun, source: Any, target: Path, decisions: list[D
             bar.update()
             if not by_name[info.name].quantized:
                 return None
-            return compressed.quantize(load(), name=info.name).store(info.name)
+            return scheme.store(info.name, load(), group)
 
         try:
-            rewrite(source, target, transform, {**source.metadata, "compression": {"scheme": scheme}})
+            rewrite(source, target, transform, {**source.metadata, "compression": {"scheme": scheme.name}})
         except compressed.NonFinite as error:
             raise FileProblem(
                 source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from computekit import UnknownName
 from computekit.models import ModelFile, TensorInfo, roles
 
+from .schemes import Scheme
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -29,7 +31,7 @@ class Decision:
 
 
 def make(
-    source: ModelFile, bits: int, group: int | None, include: Sequence[str], exclude: Sequence[str]
+    source: ModelFile, scheme: Scheme, group: int | None, include: Sequence[str], exclude: Sequence[str]
 ) -> list[Decision]:
     """One decision per tensor of ``source``, in file order; tied names share one.
 
@@ -42,23 +44,21 @@ def make(
     for pattern in (*include, *exclude):
         if not fnmatch.filter(tensors, pattern):
             raise UnknownName("tensor", pattern, tensors, "(patterns: * matches any characters)")
-    return [_decide(names, tensors, bits, group, include, exclude) for names in _tied(tensors)]
+    return [_decide(names, tensors, scheme, group, include, exclude) for names in _tied(tensors)]
 
 
 def _decide(
     names: tuple[str, ...],
     tensors: Mapping[str, TensorInfo],
-    bits: int,
+    scheme: Scheme,
     group: int | None,
     include: Sequence[str],
     exclude: Sequence[str],
 ) -> Decision:
-    from computekit.models import compressed
-
     info = tensors[names[0]]
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
-    after = compressed.stored_bytes(info.shape, info.dtype, bits, group) if len(info.shape) > 1 else info.nbytes
+    after = scheme.bytes(info.shape, info.dtype, group) if len(info.shape) > 1 else info.nbytes
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"

@@ -190,3 +190,30 @@ def test_a_pattern_that_matches_nothing_is_refused(file: Path) -> None:
 
 def test_no_scheme_is_wrong_usage(file: Path) -> None:
     assert invoke("quantize", file).exit_code == 2
+
+
+def test_int4_is_really_packed(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.randn(512, 512)}, tmp_path / "fc.pt")
+    assert invoke("quantize", "--int4", tmp_path / "fc.pt").exit_code == 0
+    output = tmp_path / "fc-int4.pt"
+    assert output.stat().st_size <= 0.16 * (tmp_path / "fc.pt").stat().st_size
+    stored = torch.load(output, weights_only=True)
+    assert {name: (t.dtype, tuple(t.shape)) for name, t in stored.items()} == {
+        "fc.weight_packed": (torch.int32, (512, 64)),
+        "fc.weight_scale": (torch.float32, (512, 16)),
+        "fc.weight_shape": (torch.int64, (2,)),
+    }
+
+
+def test_int4_runs_and_comes_back(file: Path, state: dict[str, torch.Tensor]) -> None:
+    assert invoke("quantize", "--int4", file, "--group-size", "16").exit_code == 0
+    output = file.with_name("net-int4.pt")
+    assert invoke("dequantize", output).exit_code == 0
+    back = torch.load(file.with_name("net-int4-float.pt"), weights_only=True)
+    assert {name: (t.dtype, t.shape) for name, t in back.items()} == {n: (t.dtype, t.shape) for n, t in state.items()}
+    ids = torch.arange(8)[None]
+    with torch.inference_mode():
+        packed, floats = (
+            computekit.load_into(Net(), file.with_name(f"net-int4{end}.pt"))(ids) for end in ("", "-float")
+        )
+    torch.testing.assert_close(packed, floats)
