@@ -76,7 +76,7 @@ def _store(name: str, weight: torch.Tensor, group: int | None, bits: int) -> lis
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None, bits: int) -> int:
     from computekit.models import compressed
 
-    return compressed.stored_bytes(shape, dtype, bits, group)
+    return compressed.stored_bytes(shape, dtype, group, bits)
 
 
 INT8 = Scheme("int8", "8-bit integers, one scale per output channel", partial(_store, bits=8), partial(_bytes, bits=8))

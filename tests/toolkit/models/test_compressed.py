@@ -42,7 +42,7 @@ def test_what_is_stored_is_found_and_restored(weight: torch.Tensor, bits: int, g
     stored = dict(packed.store("layer.weight"))
     assert compressed.find(stored) == {"layer.weight": bits}
     assert list(stored) == compressed.parts("layer.weight", bits)
-    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, bits, group)
+    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, group, bits)
     back = compressed.QuantizedWeight.restore("layer.weight", stored.__getitem__, bits)
     assert torch.equal(back.values, packed.values)
     assert torch.equal(back.dequantize(), packed.dequantize())

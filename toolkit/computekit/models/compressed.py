@@ -118,7 +118,7 @@ def shapes(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return plain
 
 
-def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, bits: int, group: int | None = None) -> int:
+def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None = None, bits: int = 8) -> int:
     """Bytes of the plain tensors that `quantize` makes of a weight of ``shape`` and ``dtype``."""
     rows, columns = shape[0], math.prod(shape[1:])
     scales = rows * -(-columns // group_size(columns, group)) * dtype.itemsize
