@@ -49,8 +49,7 @@ from .verbs import API_VERSION, Command, Step
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
     from .datasets import Data, Split, load_data
-    from .models import ArchRef, ModelFile, TensorInfo, Writer, load_module, open_model, rewrite, save_module
-    from .models.compressed_layers import load_into
+    from .models import ArchRef, ModelFile, TensorInfo, Writer, load_into, load_module, open_model, rewrite, save_module
     from .records import Quantity, Record, Row
     from .steps import StepRun
 
@@ -73,7 +72,7 @@ _LAZY = {
     "Writer": "models",
     "open_model": "models",
     "rewrite": "models",
-    "load_into": "models.compressed_layers",
+    "load_into": "models",
     "load_module": "models",
     "save_module": "models",
     "Data": "datasets",

@@ -33,25 +33,23 @@ def dequantize(run: StepRun, model: Path) -> None:
     """
     from .. import files
     from ..models import compressed, open_model, rewrite
+    from ..models.float_view import FloatView
 
     source = open_model(run.input(model))
-    weights = compressed.find(source.tensors)
-    if not weights:
+    floats = FloatView(source)
+    if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")
-    first = {compressed.parts(name, bits)[0]: name for name, bits in weights.items()}
-    rest = {part for name, bits in weights.items() for part in compressed.parts(name, bits)[1:]}
+    first = {compressed.parts(name, bits)[0]: name for name, bits in floats.weights.items()}
 
     def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
-        if info.name in rest:
-            return []
-        if info.name not in first:
-            return None
-        name = first[info.name]
-        return [(name, compressed.QuantizedWeight.restore(name, source.load, weights[name]).dequantize())]
+        if info.name in first:
+            name = first[info.name]
+            return [(name, floats.load(name))]
+        return None if info.name in floats.tensors else []
 
     metadata = {key: value for key, value in source.metadata.items() if key != "compression"}
     with run.writing(model.with_stem(f"{model.stem}-float")) as target:
         rewrite(source, target, transform, metadata)
         size = files.size_bytes(target)
     run.put("file_bytes", size, "B")
-    run.put("dequantized_tensors", len(weights), "1")
+    run.put("dequantized_tensors", len(floats.weights), "1")

@@ -108,16 +108,6 @@ def parts(name: str, bits: int) -> list[str]:
     return [name, f"{name}_scale"] if bits == 8 else [f"{name}_packed", f"{name}_scale", f"{name}_shape"]
 
 
-def shapes(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the weights in ``state`` by their own names, as if none of them were compressed."""
-    packed = find(state)
-    hidden = {part for name, bits in packed.items() for part in parts(name, bits)}
-    plain = {name: tuple(tensor.shape) for name, tensor in state.items() if name not in hidden}
-    for name, bits in packed.items():
-        plain[name] = tuple(state[name].shape) if bits == 8 else tuple(state[f"{name}_shape"].tolist())
-    return plain
-
-
 def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None = None, bits: int = 8) -> int:
     """Bytes of the plain tensors that `quantize` makes of a weight of ``shape`` and ``dtype``."""
     rows, columns = shape[0], math.prod(shape[1:])
