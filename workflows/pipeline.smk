@@ -17,9 +17,8 @@ except registry.ConfigError as problem:
 
 
 def cores(job):
-    """Threads to reserve: an exclusive step takes every core, so that nothing disturbs its timing."""
-    everything = workflow.resource_settings.cores  # None on a cluster, where the profile reserves whole nodes
-    return everything if job.exclusive and everything else job.threads
+    """An exclusive step takes every core, so that nothing disturbs its timing."""
+    return workflow.cores or job.threads if job.exclusive else job.threads
 
 
 include: "steps.smk"

@@ -1,7 +1,4 @@
-# Views over the records: tables and the report. Nothing is computed here, so it is not worth a cluster job.
-localrules:
-    table,
-    report,
+# Views over the records: tables and the report. Nothing is computed here.
 
 
 rule table:

@@ -154,6 +154,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.where = where
         self.phase = "forward"
+        self.inside_attention = False
         self.total = Cost()
         self.modules: dict[str, Cost] = {}
         self.ops: dict[str, Cost] = {}
@@ -173,9 +174,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gap[0] += 1
             gap[1] += written
         moved, kept = 0, 0
-        if not func.is_view and self.phase == "forward":
+        if not func.is_view and self.phase == "forward" and not self.inside_attention:
             kept = sum(t.nbytes for t in _tensors(out))
             moved = kept + sum(t.nbytes for t in _tensors(args))
+        self._add(name, contraction or 0, other or 0, kept, moved)
+        return out
+
+    def _add(self, name: str, contraction: int, other: int, kept: int, moved: int) -> None:
         targets = [self.total, self.ops.setdefault(name, Cost())]
         targets += [self.modules.setdefault(parent, Cost()) for parent in self.where.parents(self.phase)]
         for cost in targets:
@@ -183,12 +188,23 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             cost.activation_bytes += kept
             cost.moved_bytes += moved
             if self.phase == "forward":
-                cost.forward += contraction or 0
-                cost.forward_other += other or 0
+                cost.forward += contraction
+                cost.forward_other += other
             else:
-                cost.backward += contraction or 0
-                cost.backward_other += other or 0
-        return out
+                cost.backward += contraction
+                cost.backward_other += other
+
+    @contextlib.contextmanager
+    def attention(self, *operands: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+        """Count attention's bytes as one kernel's: what it takes in and what it gives, however it is decomposed."""
+        results: list[torch.Tensor] = []
+        self.inside_attention = True
+        try:
+            yield results
+        finally:
+            self.inside_attention = False
+        written = sum(t.nbytes for t in results)
+        self._add("scaled_dot_product_attention", 0, 0, written, written + sum(t.nbytes for t in operands))
 
     def result(self, went_back: bool, ran_on: str) -> FlopCount:
         elements = max(self.elements, 1)
@@ -232,9 +248,10 @@ class _Modules:
     def parents(self, phase: str) -> list[str]:
         """Names of the modules, outermost ("") first, that the running operator belongs to."""
         if phase == "forward":
-            return list(dict.fromkeys(self.stack))
-        node: Any = torch._C._current_autograd_node()
-        owner = node.metadata.get("computekit_module", "") if node is not None else ""
+            owner = self.stack[-1] if self.stack else ""
+        else:
+            node: Any = torch._C._current_autograd_node()
+            owner = node.metadata.get("computekit_module", "") if node is not None else ""
         parts = owner.split(".") if owner else []
         return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
@@ -267,6 +284,9 @@ class _CausalWatch(TorchFunctionMode):
                 length, keys = int(q.shape[-2]), int(k.shape[-2])
                 full = formulas.attention_flops(q.shape, k.shape, v.shape)
                 self.counter.causal_saving += full - full * formulas.causal_pairs(length, keys) // (length * keys)
+            with self.counter.attention(q, k, v) as results:
+                results.append(func(*args, **kwargs))
+            return results[0]
         return func(*args, **kwargs)
 
 

@@ -1,0 +1,23 @@
+"""The command group ``computekit estimator``. Wiring only."""
+
+from __future__ import annotations
+
+import click
+
+from computekit.cli import DefaultGroup
+
+from .count import count
+
+
+@click.group(cls=DefaultGroup, default="count")
+def estimator() -> None:
+    """Estimate what a model costs to train and to serve, before anything runs.
+
+    \b
+    Example:
+      computekit estimator model.pt
+      computekit estimator count --layers 96 --hidden 12288
+    """
+
+
+estimator.add_command(count)

@@ -1,0 +1,248 @@
+"""``computekit estimator count``: parameters, FLOPs and bytes of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from computekit import StepRun, options
+
+if TYPE_CHECKING:
+    from computekit.flops import FlopCount
+
+    from .source import Subject
+    from .transformer import Transformer
+
+CONVENTION = (
+    "A multiply-add is 2 FLOPs; forward_flops holds matrix products, convolutions and attention over all query-key "
+    "pairs; element-wise work, norms and softmax are counted apart."
+)
+
+
+class Shape(click.ParamType[tuple[int, ...]]):
+    """``1,3,224,224``: the shape of one input, batch first."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            shape = tuple(int(part) for part in value.replace("x", ",").split(","))
+        except ValueError:
+            shape = ()
+        if not shape or min(shape) < 1:
+            self.fail(f"{value!r} is not a shape such as 1,3,224,224", param, ctx)
+        return shape
+
+
+def dimensions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that describe a transformer by its dimensions."""
+    positive = click.IntRange(min=1)
+    for decorate in (
+        click.option("--untied", is_flag=True, help="Output projection with weights of its own."),
+        click.option("--topk", type=positive, help="Experts that each token uses."),
+        click.option("--experts", type=positive, help="Experts of a mixture-of-experts block."),
+        click.option("--seq", type=positive, help="Sequence length, in tokens.  [default: 2048]"),
+        click.option("--vocab", type=positive, help="Vocabulary size.  [default: 51200]"),
+        click.option("--gated", is_flag=True, help="Gated feed-forward block (SwiGLU): three matrices, no biases."),
+        click.option("--ffn", type=positive, help="Feed-forward width.  [default: 4 hidden]"),
+        click.option("--kv-heads", type=positive, help="Key-value heads.  [default: heads]"),
+        click.option("--heads", type=positive, help="Attention heads.  [default: hidden / 128]"),
+        click.option("--hidden", type=positive, help="Hidden size."),
+        click.option("--layers", type=positive, help="Layers; with --hidden it describes a transformer."),
+        click.option("--config", type=options.InputPath("config"), help="Hugging Face config.json or its folder."),
+    ):
+        function = decorate(function)
+    return function
+
+
+def given_dimensions(asked: dict[str, Any]) -> Transformer | None:
+    """The transformer that ``--layers --hidden ...`` describe; None when neither is given."""
+    from .transformer import Transformer
+
+    layers, hidden = asked["layers"], asked["hidden"]
+    if layers is None and hidden is None:
+        return None
+    if layers is None or hidden is None:
+        raise click.UsageError("--layers and --hidden belong together")
+    heads = asked["heads"] or max(hidden // 128, 1)
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=asked["kv_heads"] or heads,
+        ffn=asked["ffn"] or 4 * hidden,
+        gated=asked["gated"],
+        vocab=asked["vocab"] or 51200,
+        seq=asked["seq"] or 2048,
+        experts=asked["experts"] or 0,
+        topk=asked["topk"] or 0,
+        tied=not asked["untied"],
+        rotary=asked["gated"],
+        bias=not asked["gated"],
+        name=f"{layers}x{hidden}",
+    )
+
+
+def subject_of(
+    model: Path | None, arch: str | None, arch_args: dict[str, Any] | None, asked: dict[str, Any],
+    shape: tuple[int, ...] | None = None, trust_pickle: bool = False,
+) -> Subject:  # fmt: skip
+    """What the command line asks about; a usage error unless it names exactly one model."""
+    from computekit.models import ArchRef
+
+    from . import source
+
+    dims = given_dimensions(asked)
+    reference = ArchRef(arch, arch_args or {}) if arch else None
+    ways = [name for name, given in (("MODEL", model), ("--config", asked["config"]), ("--layers", dims)) if given]
+    if len(ways) > 1 or (reference and ways and ways != ["MODEL"]):
+        raise click.UsageError(f"give one model, not {' and '.join([*ways, *(['--arch'] if reference else [])])}")
+    if model is not None:
+        return source.from_file(model, reference, shape, trust_pickle)
+    if asked["config"] is not None:
+        return source.from_config_file(asked["config"], shape or ((1, asked["seq"]) if asked["seq"] else None))
+    if dims is not None:
+        return source.from_dimensions(dims)
+    if reference is not None:
+        return source.from_arch(reference, shape)
+    raise click.UsageError("give a model file, --arch, --config, or --layers and --hidden")
+
+
+@click.command()
+@click.argument("model", type=options.InputPath("model"), required=False)
+@options.arch()
+@dimensions
+@click.option("--input-shape", type=Shape(), help="Shape of one input, batch first, e.g. 1,3,224,224.")
+@options.trust_pickle
+@options.step
+def count(
+    run: StepRun,
+    model: Path | None,
+    arch: str | None,
+    arch_args: dict[str, Any] | None,
+    input_shape: tuple[int, ...] | None,
+    trust_pickle: bool,
+    **asked: Any,
+) -> None:
+    """Count parameters, FLOPs and bytes of a model: a file, an architecture, a Hugging Face config or dimensions.
+
+    The model runs once on the meta device, so nothing is computed and no weight is needed. A file that holds weights
+    without code has parameters and bytes; its FLOPs need --arch or --config.
+
+    \b
+    Example:
+      computekit estimator count model.pt
+      computekit estimator count --arch resnet --arch-args classes=10
+      computekit estimator count --layers 96 --hidden 12288 --heads 96 --seq 2048
+    """
+    subject = subject_of(model, arch, arch_args, asked, input_shape, trust_pickle)
+    if model is not None:
+        run.input(model)
+    row = run.row(run.label or subject.label, subject.sha256)
+    put = Putter(row)
+    put("parameters", subject.parameters, "")
+    if subject.weight_bytes is not None:
+        put("weight_bytes", subject.weight_bytes, "B")
+    run.note(CONVENTION)
+    if subject.dims is not None and subject.module is None:
+        _put_dimensions(put, subject.dims, subject.tokens or subject.dims.seq)
+        return
+    if subject.module is None or subject.inputs is None:
+        for key in ("forward_flops", "backward_flops", "step_flops"):
+            put.unknown(key, "FLOP", subject.why_no_flops)
+        return
+    _put_counted(run, put, subject)
+
+
+class Putter:
+    """Fills one row of a record."""
+
+    def __init__(self, row: Any) -> None:
+        self.row = row
+
+    def __call__(
+        self, key: str, value: float | int | str | None, unit: str, method: str | None = None, **more: Any
+    ) -> None:
+        from computekit import Quantity
+
+        self.row.quantities[key] = Quantity(value=value, unit=unit, method=method, **more)
+
+    def unknown(self, key: str, unit: str, reason: str) -> None:
+        """Name a gap."""
+        self(key, None, unit, reason=reason)
+
+
+def _put_dimensions(put: Putter, dims: Transformer, tokens: int) -> None:
+    forward = dims.forward_flops(tokens)
+    if dims.experts:
+        put("active_parameters", dims.active_parameters, "")
+    put("forward_flops", forward, "FLOP", f"per sequence of {tokens} tokens, full attention")
+    put("forward_macs", forward // 2, "MAC")
+    put(
+        "forward_causal_flops", dims.forward_flops(tokens, causal=True), "FLOP", "causal attention: unmasked pairs only"
+    )
+    put("backward_flops", 2 * forward, "FLOP", "two products for each of the forward pass")
+    put("step_flops", 3 * forward, "FLOP", "forward and backward of one sample, nothing recomputed")
+    put("six_nd_flops", 6 * dims.active_parameters * tokens, "FLOP", f"6 N D with N = active parameters, D = {tokens}")
+
+
+def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
+    from computekit import flops
+
+    assert subject.module is not None and subject.inputs is not None
+    try:
+        cost = flops.count(subject.module, subject.inputs, subject.kwargs)
+    except flops.CountFailed as error:
+        if subject.dims is None:
+            for key in ("forward_flops", "backward_flops", "step_flops"):
+                put.unknown(key, "FLOP", str(error))
+            return
+        run.note(f"FLOPs come from the dimensions, for {error}")
+        _put_dimensions(put, subject.dims, subject.tokens or subject.dims.seq)
+        return
+    where = f"one sample, run on the {cost.ran_on} device"
+    if subject.dims is not None and subject.dims.experts:
+        put("active_parameters", subject.dims.active_parameters, "")
+    put("forward_flops", cost.forward, "FLOP", where)
+    put("forward_macs", cost.macs, "MAC")
+    put("forward_causal_flops", cost.forward_causal, "FLOP", "causal attention: unmasked pairs only")
+    put("forward_other_flops", cost.forward_other, "FLOP", "element-wise, norms, softmax")
+    if cost.backward is None:
+        put.unknown("backward_flops", "FLOP", "no parameter requires a gradient")
+    else:
+        put("backward_flops", cost.backward, "FLOP", where)
+        put("step_flops", cost.total, "FLOP", "forward and backward of one sample, nothing recomputed")
+    if subject.tokens and subject.parameters:
+        put("six_nd_flops", 6 * subject.parameters * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
+    put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
+    put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
+    for gap in cost.unknown:
+        run.note(f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
+    run.details["by_module"] = {
+        name or "(all)": {"forward_flops": c.forward, "backward_flops": c.backward,
+                          "activation_bytes": c.activation_bytes, "moved_bytes": c.moved_bytes}
+        for name, c in cost.by_module.items()
+    }  # fmt: skip
+    run.details["by_op"] = {
+        name: {"calls": c.calls, "forward_flops": c.forward + c.forward_other,
+               "backward_flops": c.backward + c.backward_other}
+        for name, c in cost.by_op.items()
+    }  # fmt: skip
+    run.details["unknown_ops"] = [{"name": g.name, "calls": g.calls, "share": g.share} for g in cost.unknown]
+    run.show(_module_table(cost))
+
+
+def _module_table(cost: FlopCount, depth: int = 1, limit: int = 30) -> str:
+    """The outer modules and their share."""
+    from tabulate import tabulate
+
+    shown = [(name, c) for name, c in cost.by_module.items() if name and name.count(".") < depth and c.calls][:limit]
+    total = max(cost.forward, 1)
+    rows = [(name, f"{c.forward:,}", f"{c.forward / total:.1%}", f"{c.activation_bytes:,}") for name, c in shown]
+    return tabulate(rows, ["module", "forward FLOPs", "share", "activation bytes"], tablefmt="plain",
+                    disable_numparse=True, colalign=("left", "right", "right", "right"))  # fmt: skip

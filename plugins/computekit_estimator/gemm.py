@@ -1,0 +1,49 @@
+"""Time of a matrix product on a GPU: tiles, waves, alignment, and the memory roofline.
+
+A library splits the (m, n) output in tiles; every multiprocessor computes one tile at a time. Whole waves of tiles run
+even if the last is nearly empty (wave quantisation), and a tile that hangs over the edge costs as much as a full one
+(tile quantisation); see NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2. The library
+takes the best of a few tile shapes; smaller ones reuse operands less and run at a lower rate.
+
+All functions take numbers or numpy arrays of one shape.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .constants import CONSTANTS, Constants
+
+if TYPE_CHECKING:
+    from .hardware import Gpu
+
+Number = Any
+
+TILES = ((256, 128, 1.00), (128, 256, 1.00), (128, 128, 0.93), (256, 64, 0.85), (64, 256, 0.85), (128, 64, 0.78),
+         (64, 128, 0.78), (64, 64, 0.62), (64, 32, 0.4), (32, 64, 0.4), (16, 64, 0.25))  # fmt: skip
+"""Output tile (rows, columns) and its rate relative to the best."""
+
+
+def seconds(
+    gpu: Gpu, precision: str, m: Number, n: Number, k: Number, batch: Number = 1, element_bytes: float = 2.0,
+    constants: Constants = CONSTANTS,
+) -> Number:  # fmt: skip
+    """Time of ``batch`` products (m, k) x (k, n)."""
+    m, n, k, batch = (np.asarray(x, dtype=float) for x in (m, n, k, batch))
+    aligned = (np.mod(k, 8) == 0) & (np.mod(n, 8) == 0)
+    unit_rate = gpu.sustained(precision, constants) / gpu.units * np.where(aligned, 1.0, constants.misaligned)
+    best: Any = np.inf
+    for rows, columns, rate in TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+        waves = np.ceil(tiles / gpu.units)
+        best = np.minimum(best, waves * (2.0 * rows * columns / rate))
+    compute = best * (k + constants.tile_overhead_k) / unit_rate
+    traffic = element_bytes * batch * (m * k + k * n + m * n) / (gpu.memory_rate * constants.memory)
+    return np.maximum(compute, traffic) + constants.kernel_s
+
+
+def elementwise(gpu: Gpu, traffic: Number, kernels: Number = 1, constants: Constants = CONSTANTS) -> Number:
+    """Time of memory-bound kernels that move ``traffic`` bytes."""
+    return traffic / (gpu.memory_rate * constants.memory) + kernels * constants.kernel_s

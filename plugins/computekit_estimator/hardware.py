@@ -1,0 +1,143 @@
+"""The device that an estimate is for: catalog figures plus what a kernel model needs to know.
+
+The catalog has peaks, memory, bandwidth, links and power. Streaming multiprocessors (for wave quantisation), the share
+of the peak that clocks sustain, and the usual cluster network of a generation are here, each a property of the part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from computekit import ComputekitError, Hardware
+
+from .constants import CONSTANTS, Constants
+
+_UNITS = {
+    "V100": 80, "T4": 40, "A10": 72, "A10G": 80, "A30": 56, "A40": 84, "RTX-A6000": 84, "A100": 108, "L4": 58,
+    "L40": 142, "L40S": 142, "H100-PCIe": 114, "H100": 132, "H200": 132, "GH200": 132, "H800": 132, "H20": 78,
+    "B200": 148, "B300": 148, "GB200": 148, "GB300": 148, "RTX-3090": 82, "RTX-4090": 128, "RTX-5090": 170,
+    "RTX-6000-Ada": 142, "RTX-PRO-6000": 188, "MI210": 104, "MI250X": 220, "MI300X": 304, "MI300A": 228,
+    "MI325X": 304, "MI350X": 256, "MI355X": 256,
+}  # fmt: skip
+"""Streaming multiprocessors (compute units) by family, from the vendors' architecture white papers."""
+
+_FALLBACK_UNITS = 100
+_HBM_VARIANTS = {("H100", "HBM2E"): 2.4e12}
+"""Memory bandwidth of parts that were sold with another memory than the catalog's row, in bytes/s."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device in its node and cluster; rates in FLOP/s and bytes/s, link rates one way for each device."""
+
+    name: str
+    peak_flops: Mapping[str, float]
+    memory_bytes: float
+    memory_rate: float
+    units: int
+    year: int
+    node_rate: float
+    network_rate: float
+    node_gpus: int = 8
+    tdp_w: float | None = None
+    power_w: float | None = None
+    switched: bool = True
+
+    def peak(self, precision: str) -> float:
+        """Dense peak of ``precision`` in FLOP/s; raises ComputekitError where the device has none."""
+        wanted = {"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(precision, precision)
+        if wanted == "bf16" and wanted not in self.peak_flops and "fp16" in self.peak_flops and self.year < 2020:
+            raise ComputekitError(f"{self.name} has no bf16 units; use fp16")
+        if wanted not in self.peak_flops:
+            raise ComputekitError(
+                f"the catalog has no {precision} peak of {self.name}; it has {', '.join(sorted(self.peak_flops))}"
+            )
+        return self.peak_flops[wanted]
+
+    def sustained(self, precision: str, constants: Constants = CONSTANTS) -> float:
+        """The rate that large products really reach: the peak, less what power and clocks take."""
+        share = constants.sustained_until_2022 if self.year < 2022 else constants.sustained_since_2022
+        if self.power_w and self.tdp_w and self.power_w < self.tdp_w:
+            share *= (self.power_w / self.tdp_w) ** 0.5  # power goes with f V^2: speed falls slower than power
+        return self.peak(precision) * share
+
+
+def from_catalog(row: Hardware) -> Gpu:
+    """The device of one catalog row, in the node and network its generation usually comes with."""
+    year = row.year or 2020
+    total = row.interconnect_bytes_s or 32e9
+    slow = "PCIe" in (row.interconnect or "PCIe")
+    return Gpu(
+        name=row.name,
+        peak_flops=dict(row.peak_flops),
+        memory_bytes=row.memory_bytes,
+        memory_rate=row.bandwidth_bytes_s,
+        units=_units(row.name),
+        year=year,
+        node_rate=total / 2,
+        network_rate=12.5e9 if year < 2020 else 25e9 if year < 2022 else 50e9,
+        tdp_w=row.tdp_w,
+        switched=not slow and "bridge" not in row.interconnect,
+    )
+
+
+def find(text: str, node_gpus: int | None = None, network_rate: float | None = None) -> Gpu:
+    """The device called ``text``.
+
+    Besides the catalog's names it takes the spellings of published tables: parts in any order, a power limit
+    ("A100-80GB-SXM-330W"), another memory ("H100-96GB-HBM2e"), a network ("...(4xOPA100/node)").
+
+    Raises:
+        UnknownName: with the nearest names.
+    """
+    from computekit.catalog import find_hardware, hardware
+
+    bare, _, about = text.partition("(")
+    watts = re.search(r"-(\d+)W\b", bare)
+    bare = re.sub(r"-\d+W\b", "", bare).strip()
+    try:
+        gpu = from_catalog(find_hardware(bare))
+    except ComputekitError:
+        row = _loose(bare, hardware())
+        if row is None:
+            raise
+        gpu = from_catalog(row)
+        size = re.search(r"(\d+)GB", bare)
+        if size:
+            gpu = replace(gpu, memory_bytes=float(size[1]) * 1e9)
+        for (family, memory), rate in _HBM_VARIANTS.items():
+            if family in bare and memory in bare.upper():
+                gpu = replace(gpu, memory_rate=rate)
+    if watts:
+        gpu = replace(gpu, power_w=float(watts[1]))
+    adapters = re.search(r"(\d+)x[A-Za-z]+(\d+)/node", about)
+    if adapters:  # "4xOPA100/node": four 100 Gbit/s adapters, shared by the node's devices
+        gpu = replace(gpu, network_rate=int(adapters[1]) * int(adapters[2]) / 8 * 1e9 / gpu.node_gpus)
+    if node_gpus is not None:
+        gpu = replace(gpu, node_gpus=node_gpus)
+    return gpu if network_rate is None else replace(gpu, network_rate=network_rate)
+
+
+def _loose(name: str, rows: list[Hardware]) -> Hardware | None:
+    """The row whose parts match those of ``name`` best: the same family first, then form factor, then memory."""
+    parts = [part.upper() for part in re.split(r"[-_ ]+", name) if part]
+    if not parts:
+        return None
+
+    def score(row: Hardware) -> tuple[int, float]:
+        own = [part.upper() for part in re.split(r"[-_ ]+", row.name)]
+        if parts[0] not in own:
+            return (0, 0.0)
+        hits = sum(any(o.startswith(p) or p.startswith(o) for o in own) for p in parts)
+        form = any(p.startswith("SXM") for p in parts) or not any(p.startswith(("PCI", "NVL")) for p in parts)
+        return (hits * 2 + (form and any(o.startswith("SXM") for o in own)), -row.memory_bytes)
+
+    best = max(rows, key=score, default=None)
+    return best if best is not None and score(best)[0] > 0 else None
+
+
+def _units(name: str) -> int:
+    families = sorted(_UNITS, key=len, reverse=True)
+    return next((_UNITS[family] for family in families if name.startswith(family)), _FALLBACK_UNITS)

@@ -1,0 +1,171 @@
+"""Time of one transformer layer on one rank, forward and backward, operator by operator.
+
+The four products of a layer (QKV, output projection, up, down), attention, the memory-bound rest, and the collectives
+of tensor parallelism. Symbols as in `transformer`; M tokens of a microbatch on this rank; t = tp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import collectives, gemm
+from .constants import Constants
+from .hardware import Gpu
+from .layout import Layout
+from .transformer import Transformer
+
+Number = Any
+
+
+@dataclass
+class LayerTime:
+    """Seconds of one microbatch in one layer. ``comm`` is what tensor, context and expert parallelism leave exposed."""
+
+    products: Number
+    attention: Number
+    elementwise: Number
+    comm: Number
+
+    @property
+    def total(self) -> Number:
+        """All of it."""
+        return self.products + self.attention + self.elementwise + self.comm
+
+    @property
+    def compute(self) -> Number:
+        """What the multiprocessors do."""
+        return self.products + self.attention + self.elementwise
+
+
+def forward(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> LayerTime:
+    """One layer's forward pass."""
+    tokens = layout.microbatch * model.seq / layout.cp
+    products: Number = 0.0
+    for n, k, batch, rows in _products(model, layout, tokens):
+        products = products + _product(gpu, layout, rows, n, k, batch, c)
+    return LayerTime(
+        products=products,
+        attention=_attention(model, layout, gpu, c, backward=False),
+        elementwise=_elementwise(model, layout, gpu, c, tokens, backward=False),
+        comm=_comm(model, layout, gpu, c, tokens, backward=False),
+    )
+
+
+def backward(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> LayerTime:
+    """One layer's backward pass, recomputation not included: gradients by input and by weight."""
+    tokens = layout.microbatch * model.seq / layout.cp
+    products: Number = 0.0
+    for n, k, batch, rows in _products(model, layout, tokens):
+        products = products + _product(gpu, layout, rows, k, n, batch, c)
+        products = products + _product(gpu, layout, k, n, rows, batch, c)
+    return LayerTime(
+        products=products,
+        attention=_attention(model, layout, gpu, c, backward=True),
+        elementwise=_elementwise(model, layout, gpu, c, tokens, backward=True),
+        comm=_comm(model, layout, gpu, c, tokens, backward=True),
+    )
+
+
+def recompute(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
+    """What recomputation adds to the backward pass: all of the forward pass, attention's core, or every second product.
+
+    "operators" is the policy of torchtitan's selective checkpointing: attention and every second product are kept.
+    """
+    if layout.recompute == "full":
+        return forward(model, layout, gpu, c).total
+    if layout.recompute == "selective":
+        return _attention(model, layout, gpu, c, backward=False)
+    if layout.recompute == "operators":
+        once = forward(model, layout, gpu, c)
+        return once.products / 2 + once.elementwise
+    return 0.0
+
+
+def attention_core(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backward: bool = False) -> Number:
+    """The attention kernels alone."""
+    return _attention(model, layout, gpu, c, backward)
+
+
+def _products(model: Transformer, layout: Layout, tokens: Number) -> list[tuple[Number, Number, Number, Number]]:
+    """(n, k, batch, rows) of each weight product of the forward pass."""
+    t = layout.tp
+    up = model.ffn * (2 if model.gated else 1)
+    rows, batch = tokens, 1
+    if model.experts:
+        batch = model.experts / layout.ep
+        rows = tokens * model.topk / batch
+    return [
+        ((model.q_width + 2 * model.kv_width) / t, model.hidden, 1, tokens),
+        (model.hidden, model.q_width / t, 1, tokens),
+        (up / t, model.hidden, batch, rows),
+        (model.hidden, model.ffn / t, batch, rows),
+    ]
+
+
+def _product(gpu: Gpu, layout: Layout, m: Number, n: Number, k: Number, batch: Number, c: Constants) -> Number:
+    element = 1.0 if layout.precision == "fp8" else 4.0 if layout.precision in ("fp32", "tf32") else 2.0
+    return gemm.seconds(gpu, layout.precision, m, n, k, batch, element, c)
+
+
+def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backward: bool) -> Number:
+    half = "bf16" if layout.precision in ("fp8", "bf16", "amp_bf16") else layout.precision
+    s, d = model.seq, model.head_dim
+    heads = layout.microbatch * model.heads / layout.tp
+    if layout.fused_attention:
+        pairs = s * (s + 1) / 2 / layout.cp
+        flops = 4.0 * heads * pairs * d * (2.5 if backward else 1.0)
+        narrow = min(1.0, d / 128) ** 0.5  # short rows keep the multiply units waiting for the exponentials
+        return flops / (gpu.sustained(half, c) * c.flash * narrow) + c.kernel_s * (3 if backward else 1)
+    score = gemm.seconds(gpu, half, s, s, d, heads, 2.0, c)
+    value = gemm.seconds(gpu, half, s, d, s, heads, 2.0, c)
+    elements = heads * s * s
+    drop = 5.0 if layout.dropout else 0.0
+    if backward:
+        dkey = gemm.seconds(gpu, half, s, d, s, heads, 2.0, c)
+        return score + value + 2 * dkey + gemm.elementwise(gpu, elements * (6.0 + drop), 2, c)
+    return score + value + gemm.elementwise(gpu, elements * (4.0 + drop), 2, c)
+
+
+def _elementwise(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, backward: bool) -> Number:
+    """Norms, residuals, activation, copies around attention; in the backward pass also adding up weight gradients."""
+    t = layout.tp
+    shared = t if layout.sequence_parallel else 1
+    element = 4.0 if layout.precision in ("fp32", "tf32") else 2.0
+    norm, residual, kernels = 2 * element, 3 * element + (1.0 if layout.dropout else 0.0), 8.0
+    if layout.compiled:
+        norm, residual, kernels = element, 3 * element, 5.0
+    active = tokens * (model.topk if model.experts else 1)
+    traffic = 2 * (norm + residual) * tokens * model.hidden / shared
+    traffic = traffic + 2 * element * tokens * (model.q_width + 2 * model.kv_width) / t
+    traffic = traffic + (3 if model.gated else 2) * element * active * model.ffn / t
+    if layout.precision == "fp8":
+        traffic = traffic + 3.0 * (
+            2 * tokens * model.hidden / shared + tokens * model.q_width / t + active * model.ffn / t
+        )
+    if not backward:
+        return gemm.elementwise(gpu, traffic, kernels, c)
+    weights = (model.attention_params + model.expert_params * max(model.experts, 1) / layout.ep) / t
+    accumulate = np.where(layout.microbatches > 1, weights * (2.0 + 2.0 * layout.gradient_bytes), 0.0)
+    return gemm.elementwise(gpu, 2 * traffic + accumulate, 2 * kernels, c)
+
+
+def _comm(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, backward: bool) -> Number:
+    """Tensor parallelism: two all-reduces (or gather and scatter) of the activations each way."""
+    size = 2.0 * tokens * model.hidden
+    each = collectives.all_reduce(gpu, size, layout.tp, np.minimum(layout.tp, gpu.node_gpus), c)
+    total = 2 * each
+    if backward and layout.sequence_parallel:
+        total = total * 1.25  # the gathered input is gathered again for the weight gradient
+        total = total * (0.5 if layout.overlap else 1.0)  # which hides behind the weight gradient's product
+    if layout.tensor_overlap:
+        total = total * (1.0 - c.tensor_hidden)
+    if model.experts:
+        spread = size * model.topk
+        total = total + 2 * collectives.gather(gpu, spread, layout.ep, np.minimum(layout.ep, gpu.node_gpus), c)
+    ring = 2.0 * tokens * 2 * model.kv_width / layout.tp * (layout.cp - 1) * (2 if backward else 1)
+    hidden = _attention(model, layout, gpu, c, backward)
+    exposed = np.maximum(ring / (gpu.node_rate * c.node_link) - hidden, 0.0)
+    return total + np.where(layout.cp > 1, exposed, 0.0)

@@ -1,0 +1,109 @@
+"""Peak memory of one rank in training, part by part.
+
+Activations follow Korthikanti et al. 2022 (arXiv:2205.05198), equation 2 and section 4, generalised to gated blocks,
+grouped heads and fused attention. Bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .hardware import Gpu
+from .layout import Layout
+from .time import rank_parameters
+from .transformer import Transformer
+
+Number = Any
+
+NOT_MODELLED = "not modelled: optimizer states in host memory, activation offload, fragmentation beyond the reserve"
+
+CONTEXT_BYTES = 1.0e9
+"""CUDA context, library workspaces and communicators of one process."""
+RESERVE = 0.05
+"""Share of what was allocated that the caching allocator holds beyond it."""
+
+
+@dataclass
+class Memory:
+    """Bytes at the peak of one step on the fullest rank; they add up to ``total``."""
+
+    weights: Number
+    gradients: Number
+    optimizer: Number
+    activations: Number
+    logits: Number
+    buffers: Number
+    context: Number
+    fragmentation: Number
+
+    @property
+    def total(self) -> Number:
+        """All parts."""
+        return sum(vars(self).values())
+
+
+def training(model: Transformer, layout: Layout, gpu: Gpu) -> Memory:
+    """Memory of the first pipeline stage, which holds the embedding and the most microbatches in flight."""
+    weights = rank_parameters(model, layout)
+    dp = layout.dp
+    full = layout.precision in ("fp32", "tf32")
+    element = 4.0 if full else 2.0
+    zero3, zero2 = layout.sharding == "zero3", layout.sharding in ("zero2", "zero3")
+    shared = layout.sharding != "none"
+    state = 8.0 if full else 12.0  # two moments, and a master copy of half-precision weights
+    gradient = 4.0 if full else layout.gradient_bytes
+    layer_weights = model.layer_params / layout.tp
+    in_flight = np.minimum(layout.pp, layout.microbatches) * np.where(
+        layout.vp > 1, 1 + (layout.pp - 1) / (layout.pp * layout.vp), 1.0
+    )
+    activations = activation_bytes(model, layout) * in_flight
+    tokens = layout.microbatch * model.seq / layout.cp
+    logits = np.where(layout.pp == 1, tokens * model.vocab / layout.tp * (10.0 if not full else 12.0), 0.0)
+    gathered = 2 * layer_weights * element if zero3 else 0.0
+    memory = Memory(
+        weights=weights * element / (dp if zero3 else 1),
+        gradients=weights * gradient / (dp if zero2 else 1),
+        optimizer=weights * state / (dp if shared else 1),
+        activations=activations,
+        logits=logits,
+        buffers=gathered + 4 * element * tokens * model.hidden,
+        context=0.0,
+        fragmentation=0.0,
+    )
+    return replace(memory, context=CONTEXT_BYTES, fragmentation=RESERVE * memory.total)
+
+
+def activation_bytes(model: Transformer, layout: Layout) -> Number:
+    """Activations that one microbatch leaves behind on a stage until its backward pass."""
+    tokens = layout.microbatch * model.seq / layout.cp
+    t = layout.tp
+    shared = t if layout.sequence_parallel else 1
+    most, _, _ = layout.stage_layers(model.layers)
+    boundary = 2.0 * tokens * model.hidden / shared
+    whole = _layer_bytes(model, layout)
+    if layout.recompute == "full":
+        at_work = np.minimum(layout.pp, layout.microbatches)  # one layer is whole while it is recomputed
+        return most * boundary + whole / np.maximum(at_work, 1)
+    return most * whole
+
+
+def _layer_bytes(model: Transformer, layout: Layout) -> Number:
+    tokens = layout.microbatch * model.seq / layout.cp
+    t = layout.tp
+    shared = t if layout.sequence_parallel else 1
+    drop = 1.0 if layout.dropout else 0.0
+    h = model.hidden
+    active = model.topk if model.experts else 1
+    outside = tokens * h * (8.0 + 2 * drop) / shared  # inputs of two norms and of the two projections' residuals
+    projections = tokens * 2.0 * (2 * model.q_width + 2 * model.kv_width) / t
+    block = tokens * active * model.ffn * 2.0 * (3 if model.gated else 2) / t
+    if layout.recompute == "operators":
+        block = block / 2
+        outside = outside / 2
+    scores: Number = 0.0
+    if not layout.fused_attention and layout.recompute != "selective":
+        scores = layout.microbatch * model.heads / t * model.seq**2 * (4.0 + drop)
+    return outside + projections + block + scores

@@ -1,0 +1,201 @@
+"""Published runs: rows of a CSV turned into model, layout and device.
+
+Every rule here is about how the tables spell things, never about a particular family.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from computekit import FileProblem
+
+from . import hardware
+from .errors import CannotPredict
+from .hardware import Gpu
+from .layout import Layout
+from .transformer import Transformer
+
+COLUMNS = (
+    "id", "kind", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "ffn_gated", "vocab", "seq", "experts",
+    "topk", "hardware", "num_gpus", "tp", "pp", "cp", "ep", "dp", "vp", "microbatch", "global_batch", "precision",
+    "recompute", "sharding", "seq_parallel", "infer_batch", "in_len", "out_len", "tokens", "value", "unit",
+    "definition", "source", "confidence",
+)  # fmt: skip
+
+REQUIRED = ("id", "kind", "value", "unit")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published figure."""
+
+    cells: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        return self.cells["id"]
+
+    @property
+    def kind(self) -> str:
+        return self.cells["kind"]
+
+    @property
+    def family(self) -> str:
+        """The part of the id that names the table: ``mlm21_t1``, ``bloomq``, ``foundry``."""
+        first, *rest = self.id.split("_")
+        return f"{first}_{rest[0]}" if rest and re.fullmatch(r"t\d+", rest[0]) else first
+
+    @property
+    def value(self) -> float:
+        """The published value; raises CannotPredict where it is not a number."""
+        value = self.number("value")
+        if value is None or value == 0:
+            raise CannotPredict(f"value {self.cells['value']!r} is not a number to compare with")
+        return value
+
+    def text(self, name: str) -> str:
+        """A cell, stripped; empty if the column is missing."""
+        return (self.cells.get(name) or "").strip()
+
+    def number(self, name: str) -> float | None:
+        """A cell as a number; None if it is empty or no number."""
+        try:
+            return float(self.text(name))
+        except ValueError:
+            return None
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A cell as a whole number; raises CannotPredict if it is missing and has no default."""
+        value = self.number(name)
+        if value is None:
+            if default is None:
+                raise CannotPredict(f"{name} is not published")
+            return default
+        return int(value)
+
+
+def load(path: Path | None = None) -> list[Run]:
+    """All rows of a CSV with the columns of the shipped table (the default).
+
+    Raises:
+        FileProblem: no CSV, or a required column is missing.
+    """
+    if path is None:
+        text = (resources.files(__package__) / "data" / "published_runs.csv").read_text(encoding="utf-8")
+        return _parse(text, Path("published_runs.csv"))
+    try:
+        return _parse(path.read_text(encoding="utf-8-sig"), path)
+    except (UnicodeDecodeError, csv.Error, IsADirectoryError) as error:
+        raise FileProblem(path, "is not a CSV file", f"it needs the columns {', '.join(REQUIRED)}, ...") from error
+
+
+def _parse(text: str, path: Path) -> list[Run]:
+    reader = csv.DictReader(text.splitlines())
+    missing = [name for name in REQUIRED if name not in (reader.fieldnames or [])]
+    if missing:
+        raise FileProblem(path, f"has no column {', '.join(missing)}", "use the columns of published_runs.csv")
+    return [Run({k: v or "" for k, v in cells.items() if k is not None}) for cells in reader]
+
+
+def model_of(run: Run) -> Transformer:
+    """The transformer of a row; raises CannotPredict if its dimensions are not all there."""
+    layers, hidden, heads = (run.whole(name) for name in ("layers", "hidden", "heads"))
+    gated = bool(run.whole("ffn_gated", 0))
+    experts = run.whole("experts", 0)
+    if experts and "MLA" in run.text("definition"):
+        raise CannotPredict("multi-head latent attention and shared experts are not in the table's columns")
+    vocab = run.whole("vocab", 0)
+    ffn = run.whole("ffn", 4 * hidden)
+    rough = layers * (4 + (3 if gated else 2) * ffn / hidden * max(experts, 1)) * hidden**2
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=run.whole("kv_heads", heads) or heads,
+        head_dim=round(hidden / heads),  # published tables round: GPT-3 13B has hidden 5140 and 40 heads
+        ffn=ffn,
+        gated=gated,
+        vocab=vocab,
+        seq=run.whole("seq", 2048),
+        experts=experts,
+        topk=run.whole("topk", 2) if experts else 0,
+        tied=not gated or vocab * hidden > 0.1 * rough,  # where they weigh much, embeddings are shared
+        rotary=gated,
+        bias=not gated,
+        name=run.text("model"),
+    )
+
+
+def gpu_of(run: Run) -> Gpu:
+    """The device of a row, with its network where the row tells it."""
+    name = run.text("hardware")
+    if not name:
+        raise CannotPredict("the hardware is not published")
+    about = re.search(r"(\d+) Gbps node-node", run.text("definition"))
+    gpu = hardware.find(name)
+    if about:
+        gpu = hardware.find(name, network_rate=int(about[1]) / 8 * 1e9 / gpu.node_gpus)
+    return gpu
+
+
+def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
+    """The layout of a training row.
+
+    What the columns do not hold follows from them. Attention wrote its score matrix in the Megatron and DeepSpeed
+    stacks before fused kernels: Ampere or older, no FSDP, activations recomputed. Those stacks also did not overlap
+    gradient communication, and dropped attention and residuals out.
+    """
+    gpus = run.whole("num_gpus")
+    tp, pp, cp = run.whole("tp", 1), run.whole("pp", 1), run.whole("cp", 1)
+    dp = run.whole("dp", max(gpus // (tp * pp * cp), 1))
+    if tp * pp * cp * dp != gpus:
+        raise CannotPredict(f"tp x pp x cp x dp = {tp * pp * cp * dp} is not the {gpus} devices of the row")
+    sharding, recompute, note = run.text("sharding"), run.text("recompute"), run.text("definition").lower()
+    fsdp = "fsdp" in sharding or sharding.startswith("zero2")
+    modern = gpu.year >= 2022 or fsdp or "flash" in note or recompute in ("", "none")
+    half = run.text("precision") or "bf16"
+    fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or "dist-opt" in sharding
+    micro = run.number("microbatch")
+    batch = run.whole("global_batch", dp * int(micro or 1))
+    if micro and pp > 1 and batch == dp * micro:
+        micro = 1.0  # a pipeline of a single microbatch is none: the table gives the rank's whole batch
+    return Layout(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=run.whole("ep", 1),
+        dp=dp,
+        vp=run.whole("vp", 0 if pp > 1 and not micro else 1),
+        microbatch=int(micro) if micro else 0,
+        global_batch=batch,
+        precision=half,
+        recompute="operators" if "(op)" in recompute else recompute or "none",  # type: ignore[arg-type]
+        sharding=_sharding(sharding),  # type: ignore[arg-type]
+        sequence_parallel=bool(run.whole("seq_parallel", 0)) or ("fsdp2" in sharding and tp > 1),
+        fused_attention=modern,
+        overlap=modern,
+        compiled="compile" in note or ("fsdp2" in sharding and half == "fp8"),
+        gradient_bytes=4.0 if fp32_gradients else 2.0,
+        slots=pp > 1 and model.layers % pp != 0 and (model.layers + 2) % pp == 0,
+        dropout=not modern,
+        rails=modern,
+        blocking=not modern and sharding.startswith("zero"),
+        tensor_overlap="asynctp" in note or "dist-opt" in sharding,
+    )
+
+
+def _sharding(text: str) -> str:
+    match = re.match(r"zero([123])", text)
+    if match:
+        return f"zero{match[1]}"
+    return "zero3" if "fsdp" in text else "none"
+
+
+def cell(run: Run, name: str) -> Any:
+    """A raw cell, for reports."""
+    return run.cells.get(name, "")

@@ -1,0 +1,177 @@
+"""What the user wants counted: a model file, an architecture, a Hugging Face config, or plain dimensions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import computekit
+from computekit import ComputekitError, FileProblem
+
+from . import transformer
+from .transformer import Transformer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from computekit.models import ArchRef
+
+
+@dataclass
+class Subject:
+    """A model to estimate. ``module`` is None for weights without code and for plain dimensions.
+
+    ``weights`` are its (elements, bytes) as stored; ``inputs`` and ``kwargs`` make one forward call for one sample.
+    """
+
+    label: str
+    sha256: str | None = None
+    module: nn.Module | None = None
+    inputs: tuple[Any, ...] | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dims: Transformer | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    why_no_flops: str = ""
+    tokens: int | None = None
+
+
+def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, trust_pickle: bool) -> Subject:
+    """A model file; one without code and without ``arch`` still has parameters and bytes."""
+    from computekit import files
+    from computekit.models import open_model
+
+    subject = Subject(label=path.stem or path.name, sha256=files.sha256(path))
+    file = open_model(path, trust_pickle=trust_pickle)
+    distinct = {info.storage if info.storage is not None else name: info for name, info in file.tensors.items()}
+    subject.parameters = sum(info.numel for info in distinct.values())
+    subject.weight_bytes = sum(info.nbytes for info in distinct.values())
+    if path.is_dir() and (path / "config.json").exists():
+        _add_config(subject, path / "config.json", shape)
+        return subject
+    if arch is None and "arch" not in file.metadata:
+        subject.why_no_flops = "the file holds weights without code; give --arch, or --config for a transformer"
+        return subject
+    module, arch, metadata = computekit.load_module(path, arch, trust_pickle=trust_pickle)
+    _add_module(subject, module, arch, shape)
+    if not metadata.get("compression"):  # packed integers are not what a parameter count means
+        return subject
+    subject.parameters = sum(p.numel() for p in module.parameters())
+    return subject
+
+
+def from_arch(arch: ArchRef, shape: tuple[int, ...] | None) -> Subject:
+    """A fresh module of an architecture, on the meta device where its factory allows."""
+    import torch
+
+    from computekit import models
+
+    try:
+        with torch.device("meta"):
+            module = models.build(arch)
+    except ComputekitError:
+        raise
+    except Exception:  # a factory that computes on its weights
+        module = models.build(arch)
+    subject = Subject(label=arch.name)
+    _add_module(subject, module, arch, shape)
+    return subject
+
+
+def from_config_file(path: Path, shape: tuple[int, ...] | None) -> Subject:
+    """A Hugging Face ``config.json`` (or the folder that holds it): built on the meta device, no weights needed."""
+    file = path / "config.json" if path.is_dir() else path
+    subject = Subject(label=path.resolve().parent.name if path.name == "config.json" else path.stem)
+    _add_config(subject, file, shape)
+    return subject
+
+
+def from_dimensions(dims: Transformer) -> Subject:
+    """Plain dimensions: exact formulas, nothing is built."""
+    return Subject(label=dims.name, dims=dims, parameters=dims.parameters, tokens=dims.seq)
+
+
+def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple[int, ...] | None) -> None:
+    subject.module = module
+    if subject.parameters is None:
+        subject.parameters = sum(p.numel() for p in module.parameters())
+        subject.weight_bytes = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
+    if shape is not None:
+        subject.inputs = (_example(module, shape),)
+    else:
+        subject.inputs = _known_example(arch)
+    if subject.inputs is None:
+        subject.why_no_flops = f"architecture {arch.name!r} gives no example input; say --input-shape 1,3,224,224"
+    elif hasattr(subject.inputs[0], "shape") and not subject.inputs[0].is_floating_point():
+        subject.tokens = int(subject.inputs[0].shape[-1])
+
+
+def _known_example(arch: ArchRef) -> tuple[Any, ...] | None:
+    from computekit import host
+
+    if ":" in arch.name:
+        return None
+    example = host.current().architecture(arch.name).example
+    return None if example is None else tuple(example(1, **arch.args))
+
+
+def _example(module: nn.Module, shape: tuple[int, ...]) -> Any:
+    """Zeros of ``shape``: whole numbers where the first layer is an embedding."""
+    import torch
+
+    first = next((m for m in module.modules() if next(m.parameters(recurse=False), None) is not None), None)
+    return torch.zeros(shape, dtype=torch.long if isinstance(first, torch.nn.Embedding) else torch.float32)
+
+
+def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> None:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileProblem(file, "is not a JSON config", "give the config.json of a Hugging Face model") from error
+    if not isinstance(config, dict):
+        raise FileProblem(file, "is JSON but not a config", "give the config.json of a Hugging Face model")
+    try:
+        subject.dims = transformer.from_config(config, subject.label)
+    except ComputekitError as error:
+        subject.why_no_flops = str(error)
+    seq = shape[-1] if shape else min(subject.dims.seq, 2048) if subject.dims else 2048
+    try:
+        _build_config(subject, config, seq, shape)
+    except ModuleNotFoundError:
+        pass  # without transformers the dimensions alone must do
+    except Exception as error:
+        subject.why_no_flops = f"transformers cannot build it: {(str(error).splitlines() or [''])[0]}"
+    if subject.module is None and subject.dims is not None:
+        subject.parameters = subject.parameters or subject.dims.parameters
+        subject.tokens = seq
+    if subject.module is None and subject.dims is None:
+        raise FileProblem(file, f"cannot be estimated ({subject.why_no_flops})", "pip install 'computekit[hf]'")
+
+
+def _build_config(subject: Subject, config: dict[str, Any], seq: int, shape: tuple[int, ...] | None) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    hf = AutoConfig.for_model(**config)
+    named = " ".join(config.get("architectures") or [])
+    factory = AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
+    with torch.device("meta"):
+        module: Any = factory.from_config(hf)  # type: ignore[no-untyped-call]
+    subject.module = module.eval()
+    if subject.parameters is None:
+        subject.parameters = sum(p.numel() for p in module.parameters())
+        subject.weight_bytes = sum(p.nbytes for p in module.parameters())
+    name = getattr(module, "main_input_name", "input_ids")
+    if name == "pixel_values":
+        size = getattr(hf, "image_size", 224)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        subject.kwargs = {name: torch.zeros(shape or (1, getattr(hf, "num_channels", 3), height, width))}
+    else:
+        subject.kwargs = {name: torch.zeros(shape or (1, seq), dtype=torch.long)}
+        subject.tokens = seq
+        if getattr(hf, "use_cache", False):
+            subject.kwargs["use_cache"] = True  # with a cache no packed-sequence check needs the values
+    subject.inputs = ()
