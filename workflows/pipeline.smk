@@ -17,8 +17,9 @@ except registry.ConfigError as problem:
 
 
 def cores(job):
-    """An exclusive step takes every core, so that nothing disturbs its timing."""
-    return workflow.cores or job.threads if job.exclusive else job.threads
+    """Threads to reserve: an exclusive step takes every core, so that nothing disturbs its timing."""
+    everything = workflow.resource_settings.cores  # None on a cluster, where the profile reserves whole nodes
+    return everything if job.exclusive and everything else job.threads
 
 
 include: "steps.smk"

@@ -244,8 +244,9 @@ class _Planner:
         for key, option in step.options.items():
             if option.holds is not None and options.get(key) is not None:
                 value = options[key]
-                options[key] = [self._file(v, use, key) for v in (value if isinstance(value, list) else [value])]
-                referenced += options[key]
+                named = [self._file(str(v), use, key) for v in (value if isinstance(value, list) else [value])]
+                options[key] = named if isinstance(value, list) else named[0]
+                referenced += named
         device = str(options.get("device", ""))
         return Job(
             words=shlex.join(step.argv),

@@ -138,6 +138,8 @@ def _problem(option: Option, value: Any) -> str | None:
         return None if isinstance(value, Mapping) else f"{value!r} is not a mapping such as {{depth: 2}}"
     if isinstance(value, bool):
         return f"{value!r} is not a {option.type}; YAML reads on, off, yes and no as truth values, put it in quotes"
+    if isinstance(value, list) and option.type == "string" and not option.choices:
+        return next((f"{item!r} cannot stand in a list" for item in value if isinstance(item, (Mapping, list))), None)
     if isinstance(value, (Mapping, list)):
         return f"takes one {option.type}, not {value!r}"
     if option.type == "integer" and not _reads_as(int, value):
@@ -169,9 +171,16 @@ def command_line(step: Step, options: Mapping[str, Any]) -> list[str]:
             spelled = option.flag if value else option.off_flag
             arguments += [spelled] if spelled else []
             continue
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            arguments += [option.flag, json.dumps(item, sort_keys=True) if option.type == "object" else str(item)]
+        for item in value if option.multiple and isinstance(value, list) else [value]:
+            arguments += [option.flag, _spelled(option, item)]
     return arguments
+
+
+def _spelled(option: Option, value: Any) -> str:
+    """One value as one word: JSON for a mapping; a list, such as a shape, with commas."""
+    if option.type == "object":
+        return json.dumps(value, sort_keys=True)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,7 @@
-# Views over the records: tables and the report. Nothing is computed here.
+# Views over the records: tables and the report. Nothing is computed here, so it is not worth a cluster job.
+localrules:
+    table,
+    report,
 
 
 rule table:

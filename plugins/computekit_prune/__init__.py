@@ -1,1 +1,49 @@
-"""The prune plugin."""
+"""``computekit prune``: remove the least important channels and neurons, then fine-tune what is left.
+
+Other plugins add importance criteria with the hook ``computekit_prune_criteria``; see `criteria`.
+"""
+
+from __future__ import annotations
+
+import pluggy
+
+import computekit
+
+from . import criteria
+from .criteria import Criterion
+
+__all__ = ["Criterion"]
+
+
+@computekit.hookimpl
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    manager.add_hookspecs(criteria)
+
+
+@computekit.hookimpl
+def computekit_steps() -> list[computekit.Step]:
+    from .command import prune
+
+    return [computekit.Step("prune", prune, takes="model", gives="model")]
+
+
+@computekit.hookimpl
+def computekit_prune_criteria() -> list[Criterion]:
+    return list(criteria.BUILTIN)
+
+
+@computekit.hookimpl
+def computekit_columns() -> list[computekit.Column]:
+    titles = {"of_input": "before pruning", "before_fine_tuning": "before fine-tuning"}
+    return [
+        computekit.Column("parameters_left", "parameters left", "%", 0.01, 1, "lower", order=12),
+        computekit.Column("forward_flops_left", "FLOPs left", "%", 0.01, 1, "lower", order=21),
+        *(
+            computekit.Column(f"accuracy_{key}", f"accuracy {title}", "%", 0.01, 2, "higher", order=47)
+            for key, title in titles.items()
+        ),
+        *(
+            computekit.Column(f"perplexity_{key}", f"perplexity {title}", "", 1.0, 4, "lower", order=48)
+            for key, title in titles.items()
+        ),
+    ]

@@ -1,1 +1,39 @@
-"""The quantize plugin."""
+"""The quantize plugin: ``computekit quantize`` stores the weights of a model file in fewer bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import computekit
+
+from . import schemes
+from .command import quantize
+from .schemes import Scheme
+
+if TYPE_CHECKING:
+    import pluggy
+
+__all__ = ["Scheme", "quantize"]
+
+
+@computekit.hookimpl
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    manager.add_hookspecs(schemes)
+
+
+@computekit.hookimpl
+def computekit_quantization_schemes() -> list[Scheme]:
+    return [schemes.INT8, schemes.INT4]
+
+
+@computekit.hookimpl
+def computekit_steps() -> list[computekit.Step]:
+    return [computekit.Step("quantize", quantize, takes="model", gives="model")]
+
+
+@computekit.hookimpl
+def computekit_columns() -> list[computekit.Column]:
+    return [
+        computekit.Column("compression_ratio", "compression", "x", digits=3, better="higher", order=12),
+        computekit.Column("coverage", "quantized", "%", 0.01, digits=3, order=13),
+    ]

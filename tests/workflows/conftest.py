@@ -24,9 +24,9 @@ class Pipeline:
     def configure(self, text: str) -> None:
         (self.folder / "config.yaml").write_text(text, encoding="utf-8")
 
-    def snakemake(self, *arguments: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", str(cores)]
-        command += ["--configfile", "config.yaml", *arguments]
+    def snakemake(self, *arguments: str, cores: int | None = 2) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+        command += [*(["--cores", str(cores)] if cores else []), "--configfile", "config.yaml", *arguments]
         return subprocess.run(
             command,
             cwd=self.folder,
@@ -37,7 +37,7 @@ class Pipeline:
             check=False,
         )
 
-    def run(self, *arguments: str, cores: int = 2) -> set[str]:
+    def run(self, *arguments: str, cores: int | None = 2) -> set[str]:
         """Run and return the outputs that were made, relative to the results folder."""
         before = self._times()
         done = self.snakemake(*arguments, cores=cores)

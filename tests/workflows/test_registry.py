@@ -25,6 +25,7 @@ TRIM = step(
     Option("deep", "--deep", "boolean", off_flag="--shallow"),
     Option("loud", "--loud", "boolean"),
     Option("extra", "--extra", "object"),
+    Option("shape", "--shape"),
 )
 
 
@@ -32,7 +33,7 @@ TRIM = step(
     ("options", "message"),
     [
         ({"buy": 1}, "here: step 'trim' has no option 'buy'; did you mean by?"),
-        ({"zzz": 1}, "known: by, deep, extra, keep, loud, mode, rounds"),
+        ({"zzz": 1}, "known: by, deep, extra, keep, loud, mode, rounds, shape"),
         ({"output": "x.pt"}, "here: 'output' is set by the pipeline; remove it"),
         ({"by": "much"}, "here.by: 'much' is not a number"),
         ({"by": True}, "here.by: True is not a number"),
@@ -43,6 +44,7 @@ TRIM = step(
         ({"deep": "yes"}, "here.deep: 'yes' is not true or false"),
         ({"extra": "depth=2"}, "is not a mapping"),
         ({"keep": ["a", {"b": 1}]}, "here.keep: takes one string"),
+        ({"shape": [3, [4]]}, "here.shape: [4] cannot stand in a list"),
     ],
 )
 def test_bad_option_is_one_line_that_says_where(options: dict[str, Any], message: str) -> None:
@@ -58,9 +60,16 @@ def test_missing_required_option_is_named() -> None:
 
 
 def test_options_are_spelled_in_the_order_of_the_command() -> None:
-    options = {"extra": {"b": 1, "a": [2]}, "keep": ["x y", "z"], "by": "1e-3", "deep": False, "loud": False}
+    options = {
+        "extra": {"b": 1, "a": [2]},
+        "keep": ["x y", "z"],
+        "by": "1e-3",
+        "deep": False,
+        "loud": False,
+        "shape": [3, 8],
+    }
     assert registry.command_line(TRIM, options) == [
-        "--by", "1e-3", "--keep", "x y", "--keep", "z", "--shallow", "--extra", '{"a": [2], "b": 1}',
+        "--by", "1e-3", "--keep", "x y", "--keep", "z", "--shallow", "--extra", '{"a": [2], "b": 1}', "--shape", "3,8",
     ]  # fmt: skip
 
 

@@ -41,15 +41,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import errors, options
+from . import errors, hookspecs, options
 from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
-from .hookspecs import hookimpl, hookspec
+from .hookspecs import hookimpl, hookspec, implements
 from .verbs import API_VERSION, Command, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
     from .datasets import Data, Split, load_data
-    from .models import ArchRef, ModelFile, TensorInfo, Writer, load_module, open_model, rewrite, save_module
+    from .models import ArchRef, ModelFile, TensorInfo, Writer, load_into, load_module, open_model, rewrite, save_module
     from .records import Quantity, Record, Row
     from .steps import StepRun
 
@@ -72,6 +72,7 @@ _LAZY = {
     "Writer": "models",
     "open_model": "models",
     "rewrite": "models",
+    "load_into": "models",
     "load_module": "models",
     "save_module": "models",
     "Data": "datasets",
@@ -107,7 +108,10 @@ __all__ = [
     "errors",
     "hookimpl",
     "hookspec",
+    "hookspecs",
+    "implements",
     "load_data",
+    "load_into",
     "load_module",
     "open_model",
     "options",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .hookspecs import hookimpl
-from .verbs import Command
+from .verbs import Command, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
@@ -17,6 +17,13 @@ def computekit_commands() -> list[Command]:
 
     commands = (completion.completion, doctor.doctor, plugins.plugins, report.report, table.table)
     return [Command(command) for command in commands]
+
+
+@hookimpl
+def computekit_steps() -> list[Step]:
+    from .commands.dequantize import dequantize
+
+    return [Step("dequantize", dequantize, takes="model", gives="model")]
 
 
 @hookimpl

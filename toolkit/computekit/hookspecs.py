@@ -1,14 +1,15 @@
 """Every hook of computekit. This file is the plugin manual: docs/plugins/hooks.md is generated from it.
 
-A plugin is any importable object (a module in most cases) named in the entry-point group ``computekit``. It marks
-functions with ``@computekit.hookimpl``; each returns a list of the frozen dataclasses in `computekit.contracts`. Hooks
-only ever gain arguments, and a plugin may leave out any argument that it does not need.
+A plugin is a module (or an object) named in the entry-point group ``computekit``. It marks the functions that
+contribute something with `implements`, or with pluggy's own ``computekit.hookimpl``; each returns a list of the frozen
+dataclasses in `computekit.contracts` and `computekit.verbs`. Hooks only ever gain arguments, and a plugin may leave out
+any argument that it does not need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 import pluggy
 
@@ -20,6 +21,27 @@ PROJECT = "computekit"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class implements(Generic[P, R]):
+    """Mark a function as the implementation of a hook, so that a type checker compares the two.
+
+    ``@implements(hookspecs.computekit_steps)`` accepts only a function whose arguments and return type fit those of
+    the hook; its own name does not matter. It serves the hooks that plugins declare just as well::
+
+        @implements(computekit_quantize.schemes.computekit_quantization_schemes)
+        def schemes() -> list[Scheme]: ...
+    """
+
+    def __init__(self, spec: Callable[P, R]) -> None:
+        self.spec = spec
+
+    def __call__(self, function: Callable[P, R] | Callable[[], R]) -> Callable[..., R]:
+        """Mark ``function`` as pluggy's ``hookimpl`` does; it may leave the hook's arguments out."""
+        return hookimpl(function, specname=self.spec.__name__)
 
 
 @hookspec

@@ -163,7 +163,8 @@ class StepRun:
             own.label = self.label or own.label or _stem(Path(output.path))
             own.sha256 = output.sha256
             self._put_training(own)
-            own_entry = Lineage(step=self._step, sha256=output.sha256, train_flops=self._train_flops or 0.0)
+            spent = None if self._unknown_ancestors else self._train_flops or 0.0
+            own_entry = Lineage(step=self._step, sha256=output.sha256, train_flops=spent)
             lineage = [*self._lineage, own_entry]
         else:
             lineage = []

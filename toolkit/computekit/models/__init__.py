@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .base import ModelFile, TensorInfo, Writer
 from .formats import open_model, rewrite
-from .modules import ArchRef, build, load_module, save_module
+from .modules import ArchRef, build, load_into, load_module, save_module
 
 __all__ = [
     "ArchRef",
@@ -17,6 +17,7 @@ __all__ = [
     "TensorInfo",
     "Writer",
     "build",
+    "load_into",
     "load_module",
     "open_model",
     "rewrite",

@@ -85,8 +85,22 @@ def load_module(
     return module.eval(), arch, metadata
 
 
+def load_into(module: nn.Module, path: str | Path, *, trust_pickle: bool = False) -> nn.Module:
+    """Put the weights of the file ``path`` into ``module`` and return it in eval mode.
+
+    Compressed weights stay compressed in memory: see `compressed_layers`.
+
+    Raises:
+        FileProblem: the file is no model file, or its weights do not fit the module.
+    """
+    from .formats import open_model
+
+    load_weights(module, open_model(path, trust_pickle=trust_pickle))
+    return module.eval()
+
+
 def load_weights(module: nn.Module, source: ModelFile) -> None:
-    """Copy the weights of an open model file into ``module``.
+    """Copy the weights of an open model file into ``module``; compressed ones stay compressed.
 
     Of several models in the file, and of prefixes such as ``module.``, the ones that fit the module are taken. A
     module for a pruned file takes the file's shapes.
@@ -94,8 +108,12 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
     Raises:
         FileProblem: the file lacks weights of the module, has others, or has other shapes; or a weight is NaN.
     """
+    from .compressed_layers import compress_parameter, places
+    from .float_view import FloatView
+
+    floats = FloatView(source)
     own = module.state_dict()
-    names, unused = match_names(own, source)
+    names, unused = match_names(own, floats)
     for key in own:
         if key not in names:
             raise FileProblem(source.path, f"lacks {key!r}, which the architecture needs", "is it the right --arch?")
@@ -106,22 +124,32 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
     if source.metadata.get("pruned"):
         from .shapes import shrink
 
-        shrink(module, {key: source.tensors[name].shape for key, name in names.items()})
+        shrink(module, {key: floats.tensors[name].shape for key, name in names.items()})
         own = module.state_dict()
-    state = {}
+    owners = places(module)
+    state, filled = {}, set()
     for key, name in names.items():
-        shape, wanted = source.tensors[name].shape, tuple(own[key].shape)
+        shape, wanted = floats.tensors[name].shape, tuple(own[key].shape)
         if shape != wanted:
             raise FileProblem(
                 source.path,
                 f"{name!r} has shape {list(shape)} where the architecture has {list(wanted)}",
                 "check --arch-args",
             )
-        tensor = source.load(name)
-        if tensor.is_floating_point() and bool(tensor.isnan().any()):
-            raise FileProblem(source.path, f"{name!r} holds NaN", "the training that made it went wrong")
-        state[key] = tensor
-    module.load_state_dict(state)
+        if name not in floats.weights or key not in owners:
+            state[key] = _without_nan(floats.load(name), name, source)
+        elif owners[key] not in filled:
+            weight = floats.quantized(name)
+            _without_nan(weight.scale, name, source)
+            compress_parameter(owners[key], weight)
+            filled.add(owners[key])
+    module.load_state_dict(state, strict=False)  # that nothing is missing was seen above
+
+
+def _without_nan(tensor: torch.Tensor, name: str, source: ModelFile) -> torch.Tensor:
+    if tensor.is_floating_point() and bool(tensor.isnan().any()):
+        raise FileProblem(source.path, f"{name!r} holds NaN", "the training that made it went wrong")
+    return tensor
 
 
 def match_names(own: Mapping[str, torch.Tensor], source: ModelFile) -> tuple[dict[str, str], list[str]]:

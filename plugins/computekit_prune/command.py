@@ -1,0 +1,159 @@
+"""``computekit prune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import computekit
+from computekit import FileProblem, options, training
+
+from . import criteria
+from .parameters import SampleShape, Share
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from computekit.datasets import Data
+    from computekit.evaluation import Evaluation
+
+
+@click.command()
+@options.model
+@click.option(
+    "--ratio",
+    type=Share(),
+    default=0.5,
+    show_default=True,
+    help="Share of the channels and hidden neurons to remove.",
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["uniform", "global"]),
+    default="uniform",
+    show_default=True,
+    help="uniform: the same share of each layer; global: the least important ones of all layers.",
+)
+@click.option(
+    "--criterion",
+    default="l2",
+    show_default=True,
+    metavar="NAME",
+    help="Importance of a channel: l2, l1, random, or one that a plugin adds.",
+)
+@click.option(
+    "--round-to",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Leave a multiple of this many channels: 8 or 16 suit most processors.",
+)
+@options.data(help="Data set to fine-tune and evaluate on. Without it, nothing is fine-tuned.")
+@options.arch()
+@click.option("--input-shape", type=SampleShape(), help="Shape of one input sample, e.g. 3,224,224, without --data.")
+@options.trust_pickle
+@training.recipe_options(lr=1e-3)
+@options.step
+def prune(
+    run: computekit.StepRun,
+    model: Path,
+    ratio: float,
+    scope: str,
+    criterion: str,
+    round_to: int,
+    data: str | None,
+    arch: str | None,
+    arch_args: dict[str, Any] | None,
+    input_shape: tuple[int, ...] | None,
+    trust_pickle: bool,
+    recipe: training.Recipe,
+) -> None:
+    """Remove the least important channels and hidden neurons of a model for good, then fine-tune what is left. Coupled
+    layers (residual paths, q, k and v of an attention) shrink together; outputs and embeddings keep their size. The
+    file opens as the smaller model everywhere in computekit.
+
+    \b
+    Example:
+      computekit prune model.pt --ratio 0.5 --data digits
+      computekit prune model.pt --ratio 0.3 --scope global --round-to 8 --data digits --epochs 5
+      computekit prune mine.pt --arch mymodel:build --input-shape 3,224,224 -o smaller.pt
+    """
+    from computekit import models
+    from computekit.models.examples import example_inputs
+
+    from .pruning import Settings
+    from .pruning import prune as prune_module
+
+    chosen = criteria.find(criterion)
+    target = run.output(model.with_name(f"{model.stem}-pruned{model.suffix or '.pt'}"))
+    reference = models.ArchRef(arch, arch_args or {}) if arch else None
+    module, reference, metadata = computekit.load_module(run.input(model), reference, trust_pickle=trust_pickle)
+    if metadata.get("compression"):
+        raise FileProblem(model, "is quantized, and whole numbers cannot be fine-tuned", "prune first, then quantize")
+    dataset = computekit.load_data(data) if data else None
+    inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
+    device = run.device
+    settings = Settings(ratio, "global" if scope == "global" else "uniform", chosen, round_to)
+    pruned = prune_module(module, reference, inputs, settings)
+    run.details["layers"] = {
+        name: {"before": before, "after": after} for name, (before, after) in pruned.layers.items()
+    }
+    run.details["kept"] = {kept.name: kept.reason for kept in pruned.kept}
+    if dataset is None:
+        run.note("Pruned without fine-tuning, because no --data was given: expect the accuracy to have collapsed.")
+    else:
+        _fine_tune(run, module, pruned.module, dataset, recipe, device)
+    kept_metadata = {key: value for key, value in metadata.items() if key not in ("format", "arch")}
+    with run.writing(target) as temporary:
+        computekit.save_module(pruned.module, temporary, reference, **{**kept_metadata, "pruned": True})
+        if temporary.stat().st_size >= model.stat().st_size:
+            raise FileProblem(target, "would be no smaller than the input", "give a larger --ratio")
+    _put_sizes(run, module, pruned.module, inputs)
+    run.put("file_bytes", target.stat().st_size, "B")
+    run.show(_table(pruned.layers, run.details["kept"]))
+
+
+def _fine_tune(
+    run: computekit.StepRun, original: nn.Module, pruned: nn.Module, data: Data, recipe: training.Recipe, device: Any
+) -> None:
+    """Evaluate, train and evaluate again, all on the test split; the best epoch is chosen on validation."""
+    from computekit import evaluation
+
+    def test(module: nn.Module) -> Evaluation:
+        return evaluation.evaluate(module, data.test, data.task, device)
+
+    before = test(original.to(device))
+    cut = test(pruned.to(device))
+    result = training.fit(pruned, data, recipe, device=device, seed=run.seed, progress=run.progress)
+    after = test(pruned)
+    training.report(run, pruned, data, result, after)
+    run.put(f"{after.metric}_of_input", **before.quantity())
+    run.put(f"{after.metric}_before_fine_tuning", **cut.quantity())
+    key, estimate = evaluation.difference(before, after)
+    run.put(key, estimate.value, **estimate.about)
+
+
+def _put_sizes(run: computekit.StepRun, original: nn.Module, pruned: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Parameters and forward FLOPs of one sample, and which share of them is left."""
+    from computekit import flops
+
+    one = tuple(value[:1] for value in inputs)
+    parameters = [sum(p.numel() for p in module.parameters()) for module in (original, pruned)]
+    counts = [flops.count(module.cpu(), one) for module in (original, pruned)]
+    run.put("parameters", parameters[1])
+    run.put("parameters_left", parameters[1] / parameters[0], "1")
+    run.put("forward_flops", counts[1].forward, "FLOP")
+    run.put("forward_flops_left", counts[1].forward / counts[0].forward, "1")
+
+
+def _table(layers: dict[str, tuple[int, int]], kept: dict[str, str]) -> str:
+    from tabulate import tabulate
+
+    rows = [(name, before, after, "") for name, (before, after) in layers.items()]
+    return tabulate(
+        [*rows, *((name, "", "", reason) for name, reason in kept.items())],
+        headers=["channels of", "before", "after", "kept because"],
+        tablefmt="plain",
+    )

@@ -1,0 +1,69 @@
+"""How important a channel is: criteria by name, and the hook that adds more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import computekit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """An importance criterion. The channels with the lowest scores are removed.
+
+    ``score(weights)`` takes all weights of one layer that go with its channels, as (channels, weights per channel),
+    and returns (channels,). A channel's importance is the sum of its scores over all layers that are coupled to it:
+    the layer that makes it and the layers that read it (Fang et al. 2023, "DepGraph", equation 4).
+    """
+
+    name: str
+    summary: str
+    score: Callable[[Tensor], Tensor]
+
+
+@computekit.hookspec
+def computekit_prune_criteria() -> Iterable[Criterion]:  # type: ignore[empty-body]
+    """Add importance criteria, usable as ``computekit prune --criterion NAME``.
+
+    Example::
+
+        @computekit.hookimpl
+        def computekit_prune_criteria():
+            return [Criterion("largest", "largest weight", lambda weights: weights.abs().amax(1))]
+    """
+
+
+def find(name: str) -> Criterion:
+    """The criterion called ``name``; raises UnknownName with the nearest ones."""
+    from computekit import host
+
+    known = {item.name: item for item in host.current().collect("computekit_prune_criteria", Criterion)}
+    if name not in known:
+        raise computekit.UnknownName("criterion", name, known)
+    return known[name]
+
+
+def _l1(weights: Tensor) -> Tensor:
+    return weights.abs().sum(1)
+
+
+def _l2(weights: Tensor) -> Tensor:
+    return weights.square().sum(1)
+
+
+def _random(weights: Tensor) -> Tensor:
+    import torch
+
+    return torch.rand(len(weights))
+
+
+BUILTIN = (
+    Criterion("l2", "sum of squared weights (Li et al. 2017 with the L2 norm)", _l2),
+    Criterion("l1", "sum of absolute weights (Li et al. 2017)", _l1),
+    Criterion("random", "chance, seeded by --seed: the control that a criterion has to beat", _random),
+)

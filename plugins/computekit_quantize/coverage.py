@@ -1,0 +1,96 @@
+"""What was quantized and what was not, by tensors and by bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .plan import Decision
+
+
+class Coverage:
+    """A view over the decisions of one plan."""
+
+    def __init__(self, decisions: list[Decision]) -> None:
+        self.decisions = decisions
+
+    @property
+    def share(self) -> float:
+        """Bytes of the tensors that will be quantized over bytes of all tensors; tied ones count once."""
+        total = sum(decision.info.nbytes for decision in self.decisions)
+        return sum(decision.info.nbytes for decision in self.decisions if decision.quantized) / total if total else 0.0
+
+    def reasons(self) -> str:
+        """Why tensors stay as they are: the reasons that hold the most bytes first."""
+        held: Counter[str] = Counter()
+        for decision in self.decisions:
+            if not decision.quantized:
+                held[decision.kept] += decision.info.nbytes
+        return ", ".join(f"{reason}: {_size(count)}" for reason, count in held.most_common(3)) or "it holds no tensors"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Per role and fate: how many tensors, and their bytes before and after."""
+        groups: dict[tuple[str, str], list[Decision]] = {}
+        for decision in self.decisions:
+            groups.setdefault((decision.role, decision.kept), []).append(decision)
+        return [
+            {
+                "role": role,
+                "kept": kept,
+                "tensors": len(group),
+                "bytes_before": sum(decision.info.nbytes for decision in group),
+                "bytes_after": sum(decision.bytes_after for decision in group),
+            }
+            for (role, kept), group in groups.items()
+        ]
+
+    def tensors(self, scheme: str) -> list[dict[str, Any]]:
+        """Per tensor: what it is and what became of it."""
+        return [
+            {
+                "name": decision.info.name,
+                **({"tied": list(decision.names[1:])} if len(decision.names) > 1 else {}),
+                "role": decision.role,
+                "shape": list(decision.info.shape),
+                **({"scheme": scheme} if decision.quantized else {"kept": decision.kept}),
+                "bytes_before": decision.info.nbytes,
+                "bytes_after": decision.bytes_after,
+            }
+            for decision in self.decisions
+        ]
+
+    def table(self) -> str:
+        """`rows` for a person, the most bytes first, with a line of totals."""
+        from tabulate import tabulate
+
+        rows = sorted(self.rows(), key=lambda row: -row["bytes_before"])
+        lines = [
+            [
+                row["role"],
+                row["kept"] or "quantized",
+                row["tensors"],
+                _size(row["bytes_before"]),
+                _size(row["bytes_after"]),
+            ]
+            for row in rows
+        ]
+        sums = {key: sum(row[key] for row in rows) for key in ("tensors", "bytes_before", "bytes_after")}
+        lines.append(
+            [
+                "all",
+                f"{self.share:.1%} quantized",
+                sums["tensors"],
+                _size(sums["bytes_before"]),
+                _size(sums["bytes_after"]),
+            ]
+        )
+        headers = ["role", "fate", "tensors", "before", "after"]
+        return tabulate(lines, headers, disable_numparse=True, colalign=("left", "left", "right", "right", "right"))
+
+
+def _size(count: int) -> str:
+    """Bytes for a person: 1234567 -> 1.23 MB (decimal units)."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"

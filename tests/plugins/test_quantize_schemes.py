@@ -1,0 +1,53 @@
+"""Schemes come from plugins, through a hook that the quantize plugin declares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import computekit
+import computekit_quantize
+from computekit import host
+from computekit.cli import main
+from computekit.models import compressed
+from computekit_quantize import Scheme
+
+
+def _ternary(name: str, weight: torch.Tensor, group: int | None) -> list[tuple[str, torch.Tensor]]:
+    """-1, 0 or 1 times the mean absolute value of the row."""
+    scale = weight.flatten(1).abs().mean(1, keepdim=True)
+    values = (weight / scale.reshape(-1, *[1] * (weight.ndim - 1))).round().clamp(-1, 1).to(torch.int8)
+    return compressed.QuantizedWeight(values, scale, bits=4).store(name)
+
+
+@computekit.hookimpl(optionalhook=True)
+def computekit_quantization_schemes() -> list[Scheme]:
+    return [Scheme("ternary", "-1, 0, 1", _ternary, partial(compressed.stored_bytes, bits=4))]
+
+
+@pytest.fixture
+def with_ternary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    registry = host.Host.of(("quantize", computekit_quantize), ("ternary", sys.modules[__name__]))
+    monkeypatch.setattr(host, "current", lambda: registry)
+    yield
+
+
+def test_a_third_party_scheme_is_a_name_away(with_ternary: None, tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.randn(256, 256)}, tmp_path / "fc.pt")
+    result = CliRunner().invoke(main, ["quantize", "--scheme", "ternary", str(tmp_path / "fc.pt")])
+    assert result.exit_code == 0, result.stderr
+    module = computekit.load_into(torch.nn.Linear(256, 256, bias=False), tmp_path / "fc-ternary.pt")
+    assert [row.unique().numel() for row in module.weight] == [3] * 256
+
+
+def test_an_unknown_scheme_suggests_the_nearest(with_ternary: None, tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.randn(256, 256)}, tmp_path / "fc.pt")
+    result = CliRunner().invoke(main, ["quantize", "--scheme", "ternery", str(tmp_path / "fc.pt")])
+    assert result.exit_code == 1
+    assert "did you mean ternary?" in result.stderr

@@ -1,0 +1,98 @@
+"""Integers and scales: the grid, its error bound, and the layout in a file."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from computekit.models import compressed
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+@st.composite
+def weights(draw: st.DrawFn) -> torch.Tensor:
+    """Matrices and convolution kernels of any dtype, with rows of very different size, zeros and outliers."""
+    shape = draw(st.lists(st.integers(1, 9), min_size=2, max_size=4))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    weight = torch.randn(shape, generator=generator)
+    weight *= 10.0 ** torch.randint(-4, 4, (shape[0], *[1] * (len(shape) - 1)), generator=generator)
+    weight[torch.rand(shape, generator=generator) < draw(st.sampled_from([0.0, 0.3, 1.0]))] = 0
+    return weight.to(draw(st.sampled_from(DTYPES)))
+
+
+@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 1, 2, 3, 32]))
+def test_every_value_comes_back_within_half_a_step(weight: torch.Tensor, bits: int, group: int | None) -> None:
+    packed = compressed.quantize(weight, bits, group)
+    back = packed.dequantize()
+    assert (back.shape, back.dtype) == (weight.shape, weight.dtype)
+    columns = weight[0].numel()
+    size = compressed.group_size(columns, group)
+    step = packed.scale.double().repeat_interleave(size, 1)[:, :columns].reshape(weight.shape)
+    # the product of integer and scale is rounded once more, to the weight's own precision
+    rounding = torch.finfo(weight.dtype).eps * weight.double().abs() + torch.finfo(weight.dtype).tiny
+    assert bool(((back.double() - weight.double()).abs() <= step * 0.5001 + rounding).all())
+
+
+@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 2, 3]))
+def test_what_is_stored_is_found_and_restored(weight: torch.Tensor, bits: int, group: int | None) -> None:
+    packed = compressed.quantize(weight, bits, group)
+    stored = dict(packed.store("layer.weight"))
+    assert compressed.find(stored) == {"layer.weight": bits}
+    assert list(stored) == compressed.parts("layer.weight", bits)
+    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, group, bits)
+    back = compressed.QuantizedWeight.restore("layer.weight", stored.__getitem__, bits)
+    assert torch.equal(back.values, packed.values)
+    assert torch.equal(back.dequantize(), packed.dequantize())
+
+
+def test_long_weights_are_worked_on_in_pieces_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(37, 50)
+    whole = compressed.quantize(weight)
+    monkeypatch.setattr(compressed, "_CHUNK", 120)
+    pieces = compressed.quantize(weight)
+    assert torch.equal(whole.values, pieces.values)
+    assert torch.equal(whole.scale, pieces.scale)
+
+
+def test_the_grid_uses_its_whole_range() -> None:
+    packed = compressed.quantize(torch.tensor([[1.0, -0.9], [0.5, -2.0]]))
+    assert packed.values.tolist() == [[127, -115], [32, -128]]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_weights_are_named(bad: float) -> None:
+    with pytest.raises(compressed.NonFinite, match=r"'head\.weight'"):
+        compressed.quantize(torch.tensor([[1.0, 2.0], [bad, 1.0]]), name="head.weight")
+
+
+def test_group_sizes_are_as_even_as_they_can_be() -> None:
+    assert [compressed.group_size(576, g) for g in (None, 32, 128, 1000)] == [576, 32, 116, 576]
+
+
+def test_int8_beside_something_else_is_not_taken_for_a_weight() -> None:
+    tensors = {"a": torch.zeros(4, 3, dtype=torch.int8), "a_scale": torch.ones(5, 1), "logit_scale": torch.ones(1, 1)}
+    assert compressed.find(tensors) == {}
+
+
+def test_packed_layout_is_that_of_compressed_tensors() -> None:
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    values = torch.randint(-8, 8, (5, 27), dtype=torch.int8)
+    assert torch.equal(compressed.pack(values), helpers.pack_to_int32(values, 4))
+
+
+def test_error_is_no_worse_than_torchao() -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = torch.nn.Linear(200, 300, dtype=dtype)
+        weight = layer.weight.detach().clone()
+        quantization.quantize_(layer, quantization.Int8WeightOnlyConfig(version=2))
+        packed = compressed.quantize(weight)
+        grids = {  # before the product is rounded to the weight's own type, which is noise common to both
+            "ours": packed.values.double() * packed.scale.double(),
+            "theirs": layer.weight.qdata.double() * layer.weight.scale.double(),
+        }
+        error = {whose: (grid - weight.double()).square().mean() for whose, grid in grids.items()}
+        assert error["ours"] <= error["theirs"]

@@ -1,0 +1,99 @@
+"""Modules that run on compressed weights: integers and scales stay in memory, floats exist only while they are used.
+
+`compress_parameter` works on any module: it gives the module a subclass of its own class in which the parameter is
+a property that dequantizes. The module keeps its ``forward``, and its state_dict has the names under which `compressed`
+stores weights, so saving the module and loading the file again is a round trip.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import compressed
+from .compressed import QuantizedWeight
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def compress_parameter(places: Sequence[tuple[nn.Module, str]], weight: QuantizedWeight) -> None:
+    """Replace a parameter by ``weight``, of the same shape, in all its ``places`` (module, attribute)."""
+    from torch import nn
+
+    (_, values), *others = weight.store("")
+    shared = nn.Parameter(values, requires_grad=False)
+    for owner, attribute in places:
+        base: Any = getattr(type(owner), "_uncompressed", type(owner))
+        before: tuple[tuple[str, int], ...] = getattr(type(owner), "_compressed", ())
+        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits)))
+        main = compressed.parts(attribute, weight.bits)[0]
+        if main != attribute:
+            del owner._parameters[attribute]
+        # not register_parameter: it refuses names that the class has, and the property bears the parameter's name
+        owner._parameters[main] = shared
+        for suffix, tensor in others:
+            owner.register_buffer(f"{attribute}{suffix}", tensor)
+
+
+@functools.cache
+def _compressed_class(base: type[nn.Module], attributes: tuple[tuple[str, int], ...]) -> type[nn.Module]:
+    """A subclass of ``base`` whose ``attributes`` (name, bits) are properties that dequantize."""
+    from torch import nn
+
+    members: dict[str, Any] = {"_uncompressed": base, "_compressed": attributes}
+    for attribute, bits in attributes:
+        members[attribute] = property(functools.partial(_read, attribute=attribute, bits=bits))
+    if issubclass(base, nn.RNNBase):
+        members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
+    if base.forward is nn.Embedding.forward:
+        members["forward"] = _embed
+    return type(f"Compressed{base.__name__}", (base,), members)
+
+
+def _stored(module: nn.Module, attribute: str, bits: int) -> list[torch.Tensor]:
+    return [
+        module._parameters.get(part, module._buffers.get(part))  # type: ignore[misc]
+        for part in compressed.parts(attribute, bits)
+    ]
+
+
+def _read(module: nn.Module, attribute: str, bits: int) -> torch.Tensor:
+    """The whole parameter in floating point."""
+    if bits == 8:
+        values, scale = _stored(module, attribute, bits)
+    else:
+        packed, scale, shape = _stored(module, attribute, bits)
+        values = compressed.unpack(packed, tuple(shape.tolist()))
+    return compressed.dequantize(values, scale)
+
+
+def _flat_weights(module: nn.RNNBase) -> list[torch.Tensor]:
+    """What the recurrent kernels read: `nn.RNNBase` keeps its own list of the parameters."""
+    return [getattr(module, name) for name in module._flat_weights_names]
+
+
+def _embed(module: nn.Embedding, input: torch.Tensor) -> torch.Tensor:
+    """Look rows up first and dequantize only those. input (...) -> (..., embedding_dim)."""
+    from torch import nn
+
+    if module.max_norm is not None:  # renormalizes the table itself
+        return nn.Embedding.forward(module, input)
+    bits = 8 if "weight" in module._parameters else 4
+    values, scale = (part[input.reshape(-1)] for part in _stored(module, "weight", bits)[:2])
+    if bits == 4:
+        values = compressed.unpack(values, (values.shape[0], module.embedding_dim))
+    return compressed.dequantize(values, scale).reshape(*input.shape, module.embedding_dim)
+
+
+def places(module: nn.Module) -> dict[str, tuple[tuple[nn.Module, str], ...]]:
+    """Where each parameter of ``module`` lives, by name: (owner, attribute), several if it is tied."""
+    found: dict[int, list[tuple[nn.Module, str]]] = {}
+    names: dict[str, int] = {}
+    for path, owner in module.named_modules(remove_duplicate=False):
+        for attribute, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            names[f"{path}.{attribute}" if path else attribute] = id(parameter)
+            found.setdefault(id(parameter), []).append((owner, attribute))
+    return {name: tuple(found[identity]) for name, identity in names.items()}

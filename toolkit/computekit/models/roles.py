@@ -1,0 +1,66 @@
+"""What a tensor in a file without code is: decided from its name, its shape and its neighbours.
+
+The names follow PyTorch's own modules: a norm has running statistics or a bias of its own shape, a linear layer a bias
+as long as it has rows. What nothing speaks for is ambiguous, and a step leaves it alone unless it is asked not to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from .base import TensorInfo
+
+Role = Literal["linear", "conv", "embedding", "norm", "bias", "position", "statistics", "ambiguous", "not float"]
+
+WEIGHTS: tuple[Role, ...] = ("linear", "conv", "embedding")
+"""The roles that multiply activations or are looked up: nearly all bytes of a model, and safe to quantize."""
+
+NOT_PARAMETERS: tuple[Role, ...] = ("statistics", "not float")
+"""The roles that no optimizer has ever touched: running averages, counters and masks."""
+
+_STATISTICS = re.compile(r"^running_(mean|var)$")
+_WEIGHT = re.compile(r"(^|_)(weight|kernel)(_|$)|^original1$")  # weight, in_proj_weight, weight_ih_l0, weight_v
+_NORM = re.compile(r"(^|[._])(layer_?norm|group_?norm|batch_?norm|rms_?norm|norm|ln|bn)\d*($|[._])", re.IGNORECASE)
+_BIAS = re.compile(r"(^|_)bias($|_)")
+_POSITION = re.compile(r"(^|[._])(pos|position|positions|positional|wpe|relative)([._]|_?emb|$)|rel_pos", re.IGNORECASE)
+_EMBEDDING = re.compile(r"emb|(^|[._])(wte|tok|token|tokens|shared|vocab|word|words|lookup)([._]|$)", re.IGNORECASE)
+
+
+def of(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> Role:
+    """The role of ``info`` among its neighbours ``tensors``, by name."""
+    if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
+        return "not float"
+    parent, _, own = info.name.rpartition(".")
+    shape = info.shape
+    if _STATISTICS.search(own):
+        return "statistics"
+    if len(shape) < 2:
+        return "norm" if own == "weight" and len(shape) == 1 else "bias" if _BIAS.search(own) else "ambiguous"
+    if _POSITION.search(info.name):
+        return "position"
+    bias = tensors.get(_sibling(parent, own.replace("weight", "bias")))
+    if _NORM.search(info.name) or _sibling(parent, "running_mean") in tensors:
+        return "norm"
+    if bias is not None and bias.name != info.name and bias.shape == shape:
+        return "norm"  # an affine over several axes: LayerNorm((C, H, W))
+    if _BIAS.search(own):
+        return "bias"
+    if not _WEIGHT.search(own) or min(shape) == 0 or shape[0] == 1:
+        return "ambiguous"
+    if len(shape) > 2:
+        return "conv"
+    if bias is None and _looked_up(info, tensors):
+        return "embedding"
+    return "linear"
+
+
+def _looked_up(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether a matrix without bias is an embedding table: its name says so, or it shares its bytes with one."""
+    tied = (other.name for other in tensors.values() if info.storage is not None and other.storage == info.storage)
+    return any(_EMBEDDING.search(name) for name in (info.name, *tied))
+
+
+def _sibling(parent: str, name: str) -> str:
+    return f"{parent}.{name}" if parent else name
