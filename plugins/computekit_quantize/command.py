@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MIN_COVERAGE = 0.10
 """Share of a model's bytes below which quantizing it is refused as a no-op."""
+NOTABLE_REST = 0.05
+"""Share of the input's bytes besides the weights above which a note says so."""
 
 
 class NoGain(ComputekitError):
@@ -112,6 +114,9 @@ def quantize(
     run.put("file_bytes", size, "B")
     run.put("compression_ratio", size_before / size, "1", method="bytes of the input over bytes of the output")
     run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
+    other = size_before - sum(decision.info.nbytes for decision in decisions)
+    if other > size_before * NOTABLE_REST:
+        run.note(f"{other / size_before:.0%} of the input is not weights (optimizer state, for example) and was copied")
     run.details["coverage"] = report.rows()
     run.details["tensors"] = report.tensors(scheme)
     run.show(report.table())

@@ -217,3 +217,22 @@ def test_int4_runs_and_comes_back(file: Path, state: dict[str, torch.Tensor]) ->
             computekit.load_into(Net(), file.with_name(f"net-int4{end}.pt"))(ids) for end in ("", "-float")
         )
     torch.testing.assert_close(packed, floats)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_that_share_one_storage_do_not_bring_it_along(tmp_path: Path, zipped: bool) -> None:
+    flat = torch.randn(4 * 64 * 64 + 128)  # as recurrent layers keep their weights on a GPU
+    state = {"rnn.weight_ih_l0": flat[: 4 * 64 * 64].view(256, 64), "rnn.bias_ih_l0": flat[4 * 64 * 64 :]}
+    torch.save(state, tmp_path / "rnn.pt", _use_new_zipfile_serialization=zipped)
+    assert invoke("quantize", "--int8", tmp_path / "rnn.pt").exit_code == 0
+    output = tmp_path / "rnn-int8.pt"
+    assert output.stat().st_size < 0.4 * (tmp_path / "rnn.pt").stat().st_size
+    assert torch.equal(torch.load(output, weights_only=True)["rnn.bias_ih_l0"], state["rnn.bias_ih_l0"])
+
+
+def test_optimizer_state_is_pointed_out(tmp_path: Path) -> None:
+    weight = torch.randn(100, 100)
+    checkpoint = {"model": {"fc.weight": weight}, "optimizer": {"state": {0: {"exp_avg": weight + 1}}}}
+    torch.save(checkpoint, tmp_path / "c.pt")
+    result = invoke("quantize", "--int8", tmp_path / "c.pt", "--json")
+    assert any("not weights" in note for note in json.loads(result.stdout)["notes"])

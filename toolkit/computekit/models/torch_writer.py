@@ -40,6 +40,10 @@ class TorchWriter(Writer):
         self._new: dict[int, Storage] = {}
 
     def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
+        self._put(name, self._written(tensor, like), like)
+
+    def _written(self, tensor: torch.Tensor, like: str) -> Call:
+        """Append ``tensor`` as a storage of its own; the call that rebuilds it."""
         location, parameter = "cpu", False
         if self.source is not None:
             lazy = self.source.lazy(like)
@@ -48,8 +52,7 @@ class TorchWriter(Writer):
         self._new[id(storage)] = storage
         content = raw.bytes_of(tensor)
         self._member(f"data/{storage.key}", len(content), [content])
-        shape = tuple(tensor.shape)
-        self._put(name, checkpoint.tensor_call(storage, shape, tensor.dtype, parameter), like)
+        return checkpoint.tensor_call(storage, tuple(tensor.shape), tensor.dtype, parameter)
 
     def keep(self, name: str) -> None:
         assert self.source is not None
@@ -59,6 +62,7 @@ class TorchWriter(Writer):
         self._put(name, self._tensors[other], like)
 
     def finish(self, metadata: dict[str, Any]) -> None:
+        self._separate_views()
         root, rebuilt = self._root(metadata)
 
         def replace(value: Any) -> Any:
@@ -90,6 +94,24 @@ class TorchWriter(Writer):
     def _put(self, name: str, tensor: Call | LazyTensor, like: str) -> None:
         self._tensors[name] = tensor
         self._places.setdefault(like, []).append(name)
+
+    def _separate_views(self) -> None:
+        """Give kept tensors storages of their own where the rest of theirs is no longer needed.
+
+        Recurrent layers keep all their weights in one storage: a bias that is kept must not bring those along.
+        """
+        kept: dict[str, dict[tuple[Any, ...], LazyTensor]] = {}
+        for tensor in self._tensors.values():
+            if isinstance(tensor, LazyTensor):
+                kept.setdefault(tensor.storage.key, {})[tensor.identity] = tensor
+        own: dict[tuple[Any, ...], Call] = {}
+        for name, tensor in self._tensors.items():
+            if self.source is None or not isinstance(tensor, LazyTensor):
+                continue
+            if sum(view.nbytes for view in kept[tensor.storage.key].values()) < tensor.storage.nbytes:
+                if tensor.identity not in own:
+                    own[tensor.identity] = self._written(self.source.load(name), name)
+                self._tensors[name] = own[tensor.identity]
 
     def _root(self, metadata: dict[str, Any]) -> tuple[Any, dict[int, Any]]:
         """The object to write, and which containers of the source are replaced by which."""
