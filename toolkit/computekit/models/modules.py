@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import host
-from ..errors import ComputekitError, FileProblem
+from ..errors import ComputekitError, FileProblem, UnknownName
+from ..imports import import_object
 
 if TYPE_CHECKING:
     import torch
@@ -30,21 +31,37 @@ def build(arch: ArchRef) -> nn.Module:
     """A fresh module of ``arch``; raises UnknownName, or ComputekitError if the factory fails."""
     from torch import nn
 
-    if ":" in arch.name:
-        module_name, _, attribute = arch.name.partition(":")
-        try:
-            factory = getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ComputekitError(f"cannot import architecture {arch.name!r}: {error}") from error
-    else:
-        factory = host.current().architecture(arch.name).build
+    factory = (
+        import_object(arch.name, "architecture") if ":" in arch.name else host.current().architecture(arch.name).build
+    )
+    if not callable(factory):
+        raise ComputekitError(f"architecture {arch.name!r} is a {type(factory).__name__}, not a callable")
+    _check_arguments(arch, factory)
     try:
         module = factory(**arch.args)
-    except TypeError as error:
-        raise ComputekitError(f"architecture {arch.name!r} does not take these arguments: {error}") from error
+    except ComputekitError:
+        raise
+    except Exception as error:  # a factory is anybody's code and may fail in any way
+        given = ", ".join(f"{key}={value!r}" for key, value in arch.args.items())
+        raise ComputekitError(
+            f"architecture {arch.name!r} cannot be built with ({given}): {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(module, nn.Module):
         raise ComputekitError(f"architecture {arch.name!r} returned a {type(module).__name__}, not a torch nn.Module")
     return module
+
+
+def _check_arguments(arch: ArchRef, factory: Callable[..., Any]) -> None:
+    """Raise UnknownName, with the nearest names, for an argument that ``factory`` does not have."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a callable without a signature says for itself what it cannot take
+        return
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in arch.args:
+        if key not in parameters:
+            raise UnknownName(f"argument of architecture {arch.name!r}:", key, parameters)
 
 
 def save_module(module: nn.Module, path: str | Path, arch: ArchRef, **metadata: Any) -> None:
