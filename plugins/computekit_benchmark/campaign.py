@@ -1,0 +1,102 @@
+"""The asking side of a comparison: starts trials until every pair is resolved or the time is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import jobs, verdicts
+from .jobs import Job, JobFailed
+from .verdicts import Comparison
+
+MAX_FAILURES = 3
+
+
+@dataclass
+class Campaign:
+    """Trials of ``job``'s subjects, the first of which is the one that the others are compared with.
+
+    ``batches[0]`` is the batch size that the verdicts are about. ``trials`` holds what `timing.trial` returned;
+    ``failures`` what went wrong with the trials that do not count; ``interrupted`` says that Ctrl-C ended it.
+    """
+
+    job: Job
+    batches: list[int]
+    budget_s: float
+    margin: float = verdicts.MARGIN
+    clock: str = "wall"
+    trials: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Measuring time per model and batch size in one trial: the five needed trials take about half the budget."""
+        share = 0.5 * self.budget_s / (verdicts.MIN_TRIALS * len(self.job.subjects) * len(self.batches))
+        return min(0.5, max(0.05, share))
+
+    def run(self, after_trial: Callable[[Campaign], None] = lambda _campaign: None) -> None:
+        """Run the five needed trials, then more while a pair is unresolved and the budget lasts.
+
+        Raises:
+            JobFailed: a model cannot be measured, or `MAX_FAILURES` trials in a row died.
+        """
+        deadline = time.monotonic() + self.budget_s
+        lost = 0
+        try:
+            while len(self.trials) < verdicts.MIN_TRIALS or (not self.resolved and time.monotonic() < deadline):
+                try:
+                    self.trials.append(jobs.run(self._trial(), jobs.STARTUP_ALLOWANCE_S + 2 * self.budget_s))
+                    lost = 0
+                except JobFailed as failure:
+                    lost += 1
+                    self.failures.append(str(failure))
+                    if failure.fatal or lost == MAX_FAILURES:
+                        raise
+                after_trial(self)
+        except KeyboardInterrupt:
+            if not self.trials:
+                raise
+            self.interrupted = True
+
+    def _trial(self) -> Job:
+        number = len(self.trials) + len(self.failures)
+        more = {"batches": self.batches, "seconds": self.seconds, "clock": self.clock, "budget_s": self.budget_s}
+        return self.job.but(task="trial", seed=self.job.seed * 1_000_003 + number, more=more)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether every pair at the first batch size has a verdict."""
+        return all(c.verdict != "unresolved" for c in self.comparisons(self.batches[0]))
+
+    def comparisons(self, batch: int) -> list[Comparison]:
+        """Each model against the first at ``batch``; empty where that batch size could not be measured."""
+        measured = [trial["batches"][str(batch)] for trial in self.trials if str(batch) in trial["batches"]]
+        if not measured:
+            return []
+        labels = [subject.label for subject in self.job.subjects]
+        return [
+            verdicts.compare(
+                labels[0],
+                labels[i],
+                [verdicts.trial_value(models[0]["visits"], models[i]["visits"]) for models in measured],
+                margin=self.margin,
+                clock=self.clock,
+                batch_size=batch,
+            )
+            for i in range(1, len(labels))
+        ]
+
+    def calls(self, index: int, batch: int) -> list[list[float]]:
+        """Seconds of every timed call of model ``index`` at ``batch``, one list per trial."""
+        return [
+            [second for visit in trial["batches"][str(batch)][index]["visits"] for second in visit]
+            for trial in self.trials
+            if str(batch) in trial["batches"]
+        ]
+
+    def first_calls(self, index: int) -> list[float]:
+        """Seconds of the first call of model ``index`` in each trial."""
+        return [trial["batches"][str(self.batches[0])][index]["first_call_s"] for trial in self.trials]

@@ -1,0 +1,247 @@
+"""``computekit benchmark models``: measure models, compare them with the first, and fill the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from computekit import ComputekitError, StepRun, files, records
+from computekit.statistics import Estimate
+
+from . import jobs, latency, machine
+from .campaign import Campaign
+from .jobs import Job, JobFailed, Subject
+from .verdicts import MIN_TRIALS, Comparison
+
+PERCENTILES = (0.9, 0.95, 0.99)
+
+
+def compare_models(
+    run: StepRun,
+    models: Sequence[Path],
+    names: Sequence[str],
+    job: Job,
+    *,
+    batch_size: int,
+    throughput_batches: Sequence[int],
+    margin: float,
+    clock: str,
+    budget_s: float,
+) -> None:
+    """Fill ``run`` with one row per model and the comparisons; ``job`` holds what all measurements share."""
+    labels = _labels(models, names)
+    hashes = [files.sha256(run.input(model)) for model in models]
+    for i, digest in enumerate(hashes):
+        first = hashes.index(digest)
+        if first < i:
+            run.note(
+                f"{labels[first]} and {labels[i]} are the same bytes: this compares a model with itself, "
+                "so any difference is noise of the measurement"
+            )
+    subjects = tuple(
+        Subject(label, str(model), job.subjects[0].arch, job.subjects[0].arch_args, job.subjects[0].trust_pickle)
+        for label, model in zip(labels, models, strict=True)
+    )
+    job = job.but(subjects=subjects, device=str(run.device), threads=run.threads, seed=run.seed)
+    examined, sound = _examine_all(run, job, batch_size)
+    batches = list(dict.fromkeys([batch_size, *throughput_batches]))
+    campaign = Campaign(job.but(subjects=sound), batches, budget_s, margin, clock)
+    watch = machine.Watch()
+    _run_trials(run, campaign)
+    noise = watch.report()
+    position = {subject.label: i for i, subject in enumerate(sound)}
+    for label, digest, model in zip(labels, hashes, models, strict=True):
+        row = run.row(label, sha256=digest)
+        _put_size(row, model, examined[label])
+        if label in position:
+            _put_timing(row, campaign, position[label])
+        else:
+            _put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
+            _put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
+    comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
+    _report(run, campaign, comparisons, noise)
+
+
+def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
+    """One distinct label per model: those given, else the file's stem, with the folder where stems are equal."""
+    if names and len(names) != len(models):
+        raise ComputekitError(f"{len(names)} --name for {len(models)} models; give one for each, in their order")
+    if len(set(names)) < len(names):
+        raise ComputekitError("two models have the same --name; tables could not tell them apart")
+    if names:
+        return list(names)
+    labels = [model.stem for model in models]
+    if len(set(labels)) < len(labels):
+        labels = [str(model) for model in models]
+    seen: dict[str, int] = {}
+    for i, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:
+            labels[i] = f"{label} #{seen[label]}"
+    return labels
+
+
+def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[dict[str, dict[str, Any]], tuple[Subject, ...]]:
+    """What `isolated.examine` says of each model, and the subjects that can be timed.
+
+    Raises:
+        JobFailed: the first model, or all others, cannot be run.
+    """
+    examined: dict[str, dict[str, Any]] = {}
+    sound = []
+    with run.progress(len(job.subjects), "examining", "model") as bar:
+        for subject in job.subjects:
+            ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
+            try:
+                examined[subject.label] = jobs.run(ask, jobs.STARTUP_ALLOWANCE_S * 2)
+                sound.append(subject)
+            except JobFailed as failure:
+                failure.label = failure.label or subject.label
+                examined[subject.label] = {"error": failure.problem, "failure": failure}
+                run.note(f"{failure}; it was not timed")
+            bar.update()
+    failures = [found["failure"] for found in examined.values() if "failure" in found]
+    if job.subjects[0] not in sound or (len(sound) == 1 and failures):
+        raise failures[0]
+    _check_outputs(run, examined)
+    return examined, tuple(sound)
+
+
+def _check_outputs(run: StepRun, examined: dict[str, dict[str, Any]]) -> None:
+    """Say what makes the models no fair comparison: other output shapes, NaNs, memory that grows."""
+    shapes = {label: found["output_shape"] for label, found in examined.items() if "output_shape" in found}
+    first = next(iter(shapes))
+    for label, found in examined.items():
+        if label in shapes and shapes[label] != shapes[first]:
+            run.note(f"{label} returns shape {shapes[label]}, {first} {shapes[first]}: they do not do the same job")
+        if found.get("nonfinite"):
+            run.note(f"{label} returns {found['nonfinite']} values that are NaN or infinite")
+        if found.get("grows_bytes_per_call", 0) > 4096:
+            run.note(f"{label} keeps {found['grows_bytes_per_call']:.0f} more bytes with every call: it leaks memory")
+
+
+def _run_trials(run: StepRun, campaign: Campaign) -> None:
+    with run.progress(MIN_TRIALS, "trials", "trial") as bar:
+
+        def after_trial(_campaign: Campaign) -> None:
+            bar.update()
+
+        campaign.run(after_trial)
+    for failure in campaign.failures:
+        run.note(f"a trial was lost and does not count: {failure}")
+    for trial in campaign.trials[:1]:
+        for batch, failure in trial["failures"].items():
+            run.note(f"batch size {batch} was left out: {failure}")
+    if campaign.interrupted:
+        run.details["partial"] = True
+        run.note(f"partial: interrupted after {len(campaign.trials)} trials; {MIN_TRIALS} are needed for a verdict")
+
+
+def _put(row: records.Row, key: str, estimate: Estimate, unit: str, samples: list[float] | None = None) -> None:
+    row.quantities[key] = records.Quantity(
+        value=_significant(estimate.value), unit=unit, how="measured", samples=samples, **_rounded(estimate)
+    )
+
+
+def _rounded(estimate: Estimate) -> dict[str, Any]:
+    about = estimate.about
+    if estimate.interval is not None:
+        about["interval"] = (_significant(estimate.interval[0]), _significant(estimate.interval[1]))
+    return about
+
+
+def _significant(value: float) -> float:
+    """Six significant digits: more than any clock here tells."""
+    return float(f"{value:.6g}")
+
+
+def _put_unknown(row: records.Row, key: str, unit: str, reason: str) -> None:
+    row.quantities[key] = records.Quantity(value=None, unit=unit, how="measured", reason=reason)
+
+
+def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
+    row.quantities["file_bytes"] = records.Quantity(value=files.size_bytes(model), unit="B", how="measured")
+    if "parameters" in found:
+        row.quantities["parameters"] = records.Quantity(value=found["parameters"], unit="1")
+    for key, unit, method in (
+        ("peak_memory_bytes", "B", "weights, inputs and activations of one call, alone in a fresh process"),
+        ("energy_j", "J", "counter of the whole device, per sample, at full load"),
+    ):
+        if key in found:
+            value = found[key]
+            row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
+        else:
+            reason = found.get(key.rpartition("_")[0] + "_reason") or found.get("error") or "not measured"
+            _put_unknown(row, key, unit, str(reason))
+
+
+def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
+    batch = campaign.batches[0]
+    trials = campaign.calls(index, batch)
+    name = "cpu_time" if campaign.clock == "cpu" else "latency"
+    median = latency.percentile(trials, 0.5)
+    assert median is not None
+    medians = [_significant(sorted(calls)[len(calls) // 2]) for calls in trials]
+    _put(row, f"{name}_s", median, "s", medians)
+    for q in PERCENTILES:
+        estimate = latency.percentile(trials, q)
+        key = f"{name}_p{100 * q:g}_s"
+        if estimate is None:
+            count = sum(len(calls) for calls in trials)
+            _put_unknown(row, key, "s", f"{count} calls are too few for it; give more --time-budget")
+        else:
+            _put(row, key, estimate, "s")
+    _put(row, "first_call_s", latency.over_trials(campaign.first_calls(index), "first call"), "s")
+    if campaign.clock == "cpu":
+        _put_unknown(row, "latency_s", "s", "timed with --clock cpu")
+        _put_unknown(row, "throughput_per_s", "1/s", "timed with --clock cpu")
+        return
+    rates = {b: latency.throughput(campaign.calls(index, b), b) for b in campaign.batches if campaign.calls(index, b)}
+    best = max(rates.values(), key=lambda estimate: estimate.value)
+    _put(row, "throughput_per_s", best, "1/s")
+
+
+def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noise: dict[str, Any]) -> None:
+    for row in run.rows:
+        for c in comparisons:
+            if c.b == row.label and c.batch_size == campaign.batches[0]:
+                _put(row, "latency_ratio", Estimate(c.ratio, c.interval, c.confidence, f"time against {c.a}"), "1")
+                row.quantities["verdict"] = records.Quantity(
+                    value=c.verdict,
+                    how="measured",
+                    method=f"trial rule: {c.trials} trials, margin {c.margin:g}, {c.clock} clock, against {c.a}",
+                )
+    run.details["pairs"] = [c.as_dict() for c in comparisons]
+    run.details["measured"] = {
+        "machine": noise,
+        "trials": [
+            {
+                "order": trial["order"],
+                "calls_s": {
+                    batch: {
+                        subject.label: [_significant(s) for visit in found["visits"] for s in visit]
+                        for subject, found in zip(campaign.job.subjects, models, strict=True)
+                    }
+                    for batch, models in trial["batches"].items()
+                },
+            }
+            for trial in campaign.trials
+        ],
+    }
+    run.show("\n".join([*(describe(c) for c in comparisons), machine.sentence(noise), *run.notes]))
+
+
+def describe(c: Comparison) -> str:
+    """One sentence on a comparison."""
+    between = f" ({c.interval[0]:.3f} to {c.interval[1]:.3f})" if c.interval else ""
+    unresolved = ""
+    if c.verdict == "unresolved":
+        unresolved = f"; more --time-budget may resolve it (margin {100 * c.margin:g} %)"
+    verdict = {"same": f"the same as {c.a} within {100 * c.margin:g} %", "unresolved": f"unresolved against {c.a}"}.get(
+        c.verdict, f"{c.verdict} than {c.a}"
+    )
+    return (
+        f"{c.b} is {verdict}: {c.ratio:.3f} of its time{between}, batch size {c.batch_size}, "
+        f"{c.trials} trials, {c.clock} clock{unresolved}"
+    )

@@ -1,0 +1,110 @@
+"""Inside a measuring process that holds one model alone: its size, peak memory, energy, and whether it is sound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from computekit import devices, files
+
+from . import compiling, energy, memory
+from .jobs import Job
+from .loading import blaming, caller, example_inputs, first_tensor, load, prepare
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+REHEARSAL_BYTES = 1 << 30
+"""Up to this size a model is loaded and called once before the count begins, so that library pages are not counted."""
+
+LEAK_CALLS = 20
+ENERGY_S = 2.0
+"""NVML and RAPL counters move every 1 to 100 ms, so shorter spans would be mostly rounding."""
+
+
+def examine(job: Job) -> dict[str, Any]:
+    """Load the job's only subject and call it at batch size ``more["batch"]``.
+
+    Returns parameters, output_shape, output_dtype, nonfinite (outputs that are NaN or infinite), peak_memory_bytes (or
+    peak_memory_reason), grows_bytes_per_call, and energy_j per sample (or energy_reason).
+    """
+    device = prepare(job)
+    subject = job.subjects[0]
+    batch = int(job.more["batch"])
+    _rehearse(job, batch)
+    memory.settle()
+    before = memory.resident_bytes() if memory.can_reset_peak() else 0
+    module, arch = load(subject, job)
+    result: dict[str, Any] = {"parameters": _parameters(module), "arch": arch.name}
+    with blaming(subject.label, f"a call with batch size {batch}"):
+        inputs = example_inputs(module, arch, job, batch)
+        call = caller(compiling.compiled(module) if job.compile else module, inputs)
+        memory.settle()
+        result |= _peak(call, device, before)
+        result |= _output(call())
+        result |= _energy(call, device, batch)
+    return result
+
+
+def _rehearse(job: Job, batch: int) -> None:
+    """Load and call the model once, so that code and buffers of the libraries are not counted as the model's."""
+    subject = job.subjects[0]
+    if subject.path is not None and files.size_bytes(subject.path) > REHEARSAL_BYTES:
+        return
+    module, arch = load(subject, job)
+    with blaming(subject.label, f"a call with batch size {batch}"):
+        caller(module, example_inputs(module, arch, job, batch))()
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[str, Any]:
+    """Peak of weights, inputs and one call's activations, above what the process held before the model came."""
+    import torch
+
+    if device.type == "cuda":
+        call()
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        devices.synchronize(device)
+        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
+    if not memory.can_reset_peak() or device.type != "cpu":
+        return {"peak_memory_reason": f"this system keeps no resettable peak for {device.type}"}
+    memory.reset_peak()
+    call()
+    peak = memory.peak_bytes() - before
+    held = [memory.resident_bytes()]
+    for _ in range(2):
+        for _ in range(LEAK_CALLS):
+            call()
+        held.append(memory.resident_bytes())
+    growth = min(held[1] - held[0], held[2] - held[1]) / LEAK_CALLS
+    return {"peak_memory_bytes": peak, "grows_bytes_per_call": max(0.0, growth)}
+
+
+def _output(output: Any) -> dict[str, Any]:
+    import torch
+
+    tensor = first_tensor(output)
+    if tensor is None:
+        return {"output_shape": None, "nonfinite": 0}
+    bad = 0 if not tensor.is_floating_point() else int((~torch.isfinite(tensor)).sum())
+    return {"output_shape": list(tensor.shape), "nonfinite": bad}
+
+
+def _energy(call: Callable[[], Any], device: torch.device, batch: int) -> dict[str, Any]:
+    try:
+        read = energy.counter(device.type, device.index or 0)
+    except energy.NoCounter as reason:
+        return {"energy_reason": str(reason)}
+    devices.synchronize(device)
+    began, until, calls = read(), time.perf_counter() + ENERGY_S, 0
+    while time.perf_counter() < until:
+        call()
+        devices.synchronize(device)
+        calls += 1
+    return {"energy_j": (read() - began) / (calls * batch), "energy_calls": calls}

@@ -1,0 +1,112 @@
+"""Jobs: what a fresh process is asked to measure, and how it is started, watched and read.
+
+Every measurement runs in a process of its own (``python -m computekit_benchmark.worker``), because two copies of one
+model in one process differ by memory layout, and because peak memory never goes down inside a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from computekit import ComputekitError
+
+STARTUP_ALLOWANCE_S = 120.0
+"""What a process may take to import torch and load its models, beyond the time it is asked to measure."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to measure: a file, or a fresh module of an architecture where ``path`` is None."""
+
+    label: str
+    path: str | None
+    arch: str | None = None
+    arch_args: dict[str, Any] = field(default_factory=dict)
+    trust_pickle: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement. ``task`` names a function of `worker.TASKS`; ``more`` are its own arguments."""
+
+    task: str
+    subjects: tuple[Subject, ...]
+    device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+    data: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    compile: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def but(self, **changes: Any) -> Job:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> str:
+        return json.dumps({**dataclasses.asdict(self), "sys_path": sys.path})
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The inverse of `to_json`; makes this process find the modules that the asking one found."""
+        document = json.loads(text)
+        sys.path[:] = document.pop("sys_path")
+        document["subjects"] = tuple(Subject(**subject) for subject in document["subjects"])
+        shape = document["input_shape"]
+        return cls(**{**document, "input_shape": None if shape is None else tuple(shape)})
+
+
+class JobFailed(ComputekitError):
+    """A process ended without a result: it was killed, hung, or its model raised.
+
+    ``label`` names the model at fault where one is known; ``fatal`` says that another try would fail the same way.
+    """
+
+    def __init__(self, problem: str, label: str | None = None, fatal: bool = False) -> None:
+        super().__init__(problem, label)
+        self.problem, self.label, self.fatal = problem, label, fatal
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.problem}" if self.label else self.problem
+
+
+def run(job: Job, timeout_s: float) -> dict[str, Any]:
+    """Do ``job`` in a fresh process and return its result.
+
+    Raises:
+        JobFailed: the model raised, the process was killed, or it took longer than ``timeout_s``.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "computekit_benchmark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the asking process, which then keeps what it has
+    )
+    try:
+        out, err = process.communicate(job.to_json(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise JobFailed(f"no result after {timeout_s:.0f} s; the process was ended", fatal=True) from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        cause = ", perhaps for lack of memory" if name == "SIGKILL" else ""
+        raise JobFailed(f"the measuring process was ended by {name}{cause}")
+    try:
+        result: dict[str, Any] = json.loads(out)
+    except ValueError:
+        last = (err.strip().splitlines() or ["it printed nothing"])[-1]
+        raise JobFailed(f"the measuring process ended with status {process.returncode}: {last}") from None
+    if "error" in result:
+        raise JobFailed(result["error"], result.get("label"), fatal=True)
+    return result

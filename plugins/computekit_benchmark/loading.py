@@ -1,0 +1,136 @@
+"""Inside a measuring process: the runnable module of a subject, its inputs, and one call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from computekit import ComputekitError, devices, host, load_data, load_module, models
+from computekit.models import ArchRef
+
+from .jobs import Job, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import nn
+
+
+class ModelFault(ComputekitError):
+    """A model cannot be measured; ``label`` says which."""
+
+    def __init__(self, label: str, problem: str) -> None:
+        super().__init__(label, problem)
+        self.label, self.problem = label, problem
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.problem}"
+
+
+@contextmanager
+def blaming(label: str, doing: str) -> Iterator[None]:
+    """Turn whatever a model raises into a `ModelFault` that names the model and what it was doing."""
+    try:
+        yield
+    except ModelFault:
+        raise
+    except ComputekitError as error:
+        raise ModelFault(label, str(error)) from error
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0]
+        raise ModelFault(label, f"{doing} failed with {type(error).__name__}: {text}") from error
+
+
+def prepare(job: Job) -> torch.device:
+    """Fix threads and seed as the job says, and return its device."""
+    import torch
+
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    torch.manual_seed(job.seed)
+    return devices.resolve(job.device)
+
+
+def load(subject: Subject, job: Job) -> tuple[nn.Module, ArchRef]:
+    """The subject's module in eval mode on the job's device, and its architecture."""
+    import torch
+
+    given = ArchRef(subject.arch, subject.arch_args) if subject.arch else None
+    with blaming(subject.label, "loading"):
+        if subject.path is None:
+            assert given is not None
+            module, arch = models.build(given).eval(), given
+        else:
+            module, arch, _ = load_module(subject.path, given, trust_pickle=subject.trust_pickle)
+        module = module.to(torch.device(job.device))
+        for parameter in module.parameters():
+            parameter.requires_grad_(False)
+    return module, arch
+
+
+def example_inputs(module: nn.Module, arch: ArchRef, job: Job, batch: int) -> tuple[Any, ...]:
+    """Positional arguments of one forward call for ``batch`` samples, on the job's device.
+
+    They come from the test split of the job's data set, else from ``--input-shape`` (random numbers, or random token
+    ids where the first layer is an embedding), else from the architecture's own example.
+    """
+    import torch
+
+    if job.data is not None:
+        inputs = load_data(job.data).test.inputs
+        repeats = -(-batch // len(inputs))
+        values: tuple[Any, ...] = (inputs.repeat(repeats, *[1] * (inputs.dim() - 1))[:batch],)
+    elif job.input_shape is not None:
+        generator = torch.Generator().manual_seed(job.seed)
+        size = (batch, *job.input_shape)
+        vocabulary = _vocabulary(module)
+        values = (
+            (torch.randn(size, generator=generator),)
+            if vocabulary is None
+            else (torch.randint(vocabulary, size, generator=generator),)
+        )
+    else:
+        known = host.current().architectures.get(arch.name)
+        if known is None or known.example is None:
+            raise ComputekitError(f"nothing tells what goes into {arch.name}; say it with --data or --input-shape")
+        values = known.example(batch, **arch.args)
+    return tuple(v.to(job.device) if isinstance(v, torch.Tensor) else v for v in values)
+
+
+def _vocabulary(module: nn.Module) -> int | None:
+    """Size of the vocabulary if the first layer with weights is an embedding."""
+    from torch import nn
+
+    for layer in module.modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            return layer.num_embeddings if isinstance(layer, nn.Embedding) else None
+    return None
+
+
+def caller(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
+    """One forward call without gradients, as a function of nothing."""
+    import torch
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return module(*inputs)
+
+    return call
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """The first tensor in what a model returned: tensors, tuples, dicts and output classes are looked into."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        for item in output:
+            found = first_tensor(item)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,39 @@
+"""The measuring process: reads one `Job` from standard input, does it, and prints the result as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from computekit import ComputekitError
+
+from . import isolated, timing
+from .jobs import Job
+from .loading import ModelFault
+
+TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
+    "trial": timing.trial,
+    "isolated": isolated.examine,
+}
+
+
+def main() -> None:
+    """Run the job; what models print goes to standard error, so that only the result is on standard output."""
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    job = Job.from_json(sys.stdin.read())
+    try:
+        result = TASKS[job.task](job)
+    except ModelFault as fault:
+        result = {"error": fault.problem, "label": fault.label}
+    except ComputekitError as error:
+        result = {"error": str(error)}
+    json.dump(result, results)
+    results.close()
+
+
+if __name__ == "__main__":
+    main()
