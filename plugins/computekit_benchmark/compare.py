@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from computekit import ComputekitError, StepRun, files, records
+from computekit import ComputekitError, StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
 from . import jobs, latency, machine
@@ -44,16 +45,17 @@ def compare_models(
         for label, model in zip(labels, models, strict=True)
     )
     job = job.but(subjects=subjects, device=str(run.device), threads=run.threads, seed=run.seed)
-    examined, sound = _examine_all(run, job, batch_size)
+    job, examined = _examine_all(run, job, batch_size)
     batches = list(dict.fromkeys([batch_size, *throughput_batches]))
-    campaign = Campaign(job.but(subjects=sound), batches, budget_s, margin, clock)
+    campaign = Campaign(job, batches, budget_s, margin, clock)
     watch = machine.Watch()
     _run_trials(run, campaign)
     noise = watch.report()
-    position = {subject.label: i for i, subject in enumerate(sound)}
+    position = {subject.label: i for i, subject in enumerate(job.subjects)}
     for label, digest, model in zip(labels, hashes, models, strict=True):
         row = run.row(label, sha256=digest)
         _put_size(row, model, examined[label])
+        _put_quality(row, examined[label], examined[labels[0]], labels[0])
         if label in position:
             _put_timing(row, campaign, position[label])
         else:
@@ -82,30 +84,33 @@ def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
     return labels
 
 
-def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[dict[str, dict[str, Any]], tuple[Subject, ...]]:
-    """What `isolated.examine` says of each model, and the subjects that can be timed.
+def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dict[str, Any]]]:
+    """The job with its data set and the subjects that can be timed, and what `isolated.examine` says of each model.
 
     Raises:
         JobFailed: the first model, or all others, cannot be run.
     """
     examined: dict[str, dict[str, Any]] = {}
-    sound = []
+    failures = []
     with run.progress(len(job.subjects), "examining", "model") as bar:
         for subject in job.subjects:
             ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
             try:
-                examined[subject.label] = jobs.run(ask, jobs.STARTUP_ALLOWANCE_S * 2)
-                sound.append(subject)
+                found = jobs.run(ask, jobs.STARTUP_ALLOWANCE_S * 2)
+                job = job.but(data=found["data"])
             except JobFailed as failure:
-                failure.label = failure.label or subject.label
-                examined[subject.label] = {"error": failure.problem, "failure": failure}
-                run.note(f"{failure}; it was not timed")
+                if subject is job.subjects[0]:
+                    raise
+                failures.append(failure)
+                found = {"error": failure.problem}
+                run.note(f"{subject.label}: {failure.problem}; it was not timed")
+            examined[subject.label] = found
             bar.update()
-    failures = [found["failure"] for found in examined.values() if "failure" in found]
-    if job.subjects[0] not in sound or (len(sound) == 1 and failures):
+    sound = tuple(subject for subject in job.subjects if "error" not in examined[subject.label])
+    if len(sound) == 1 and failures:
         raise failures[0]
     _check_outputs(run, examined)
-    return examined, tuple(sound)
+    return job.but(subjects=sound), examined
 
 
 def _check_outputs(run: StepRun, examined: dict[str, dict[str, Any]]) -> None:
@@ -176,6 +181,30 @@ def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
             _put_unknown(row, key, unit, str(reason))
 
 
+def _put_quality(row: records.Row, found: dict[str, Any], first: dict[str, Any], first_label: str) -> None:
+    """The metric on the test split, and its difference to the first model's, sample by sample."""
+    if "metric" not in found:
+        return
+    row.quantities[found["metric"]] = records.Quantity(
+        **found["quantity"], unit="1" if found["metric"] == "accuracy" else ""
+    )
+    key = "accuracy_difference" if found["metric"] == "accuracy" else "perplexity_ratio"
+    if found is first:
+        value = 0.0 if key == "accuracy_difference" else 1.0
+        row.quantities[key] = records.Quantity(value=value, unit="1", method="the others are compared with it")
+        return
+    if key == "accuracy_difference":
+        paired = statistics.paired_difference(first["outcomes"], found["outcomes"])
+        estimate = paired.difference
+        method = f"against {first_label}: {estimate.method}; McNemar p = {paired.p_value:.3g}"
+    else:
+        pairs = zip(first["outcomes"], found["outcomes"], strict=True)
+        estimate = statistics.mean_interval([b - a for a, b in pairs]).through(math.exp)
+        method = f"against {first_label}: exp of the mean difference per window, {estimate.method}"
+    about = {**estimate.about, "method": method}
+    row.quantities[key] = records.Quantity(value=estimate.value, unit="1", **about)
+
+
 def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
     batch = campaign.batches[0]
     trials = campaign.calls(index, batch)
@@ -203,6 +232,9 @@ def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
 
 
 def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noise: dict[str, Any]) -> None:
+    first = run.rows[0]
+    first.quantities["latency_ratio"] = records.Quantity(value=1.0, unit="1", method="the others are compared with it")
+    first.quantities["verdict"] = records.Quantity(value="baseline", method="the others are compared with it")
     for row in run.rows:
         for c in comparisons:
             if c.b == row.label and c.batch_size == campaign.batches[0]:

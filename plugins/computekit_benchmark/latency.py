@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from computekit import statistics
 from computekit.statistics import Estimate
@@ -11,14 +12,9 @@ from computekit.statistics import Estimate
 
 def over_trials(values: Sequence[float], what: str) -> Estimate:
     """Geometric mean of one positive value per trial, with Student's t interval of the logarithms."""
-    estimate = statistics.mean_interval([math.log(value) for value in values])
-    interval = estimate.interval
-    return Estimate(
-        math.exp(estimate.value),
-        None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
-        estimate.confidence,
-        f"{what}, geometric mean of {len(values)} trials" + (", Student t interval" if interval else ""),
-    )
+    estimate = statistics.mean_interval([math.log(value) for value in values]).through(math.exp)
+    method = f"{what}, geometric mean of {len(values)} trials" + (", Student t interval" if estimate.interval else "")
+    return replace(estimate, method=method)
 
 
 def percentile(trials: Sequence[Sequence[float]], q: float) -> Estimate | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from computekit import ComputekitError, devices, host, load_data, load_module, models
+from computekit.evaluation import floating_dtype
 from computekit.models import ArchRef
 
 from .jobs import Job, Subject
@@ -53,24 +55,33 @@ def prepare(job: Job) -> torch.device:
     return devices.resolve(job.device)
 
 
-def load(subject: Subject, job: Job) -> tuple[nn.Module, ArchRef]:
-    """The subject's module in eval mode on the job's device, and its architecture."""
+@dataclass(frozen=True)
+class Loaded:
+    """A runnable module in eval mode on the job's device, its architecture and the file's metadata."""
+
+    module: nn.Module
+    arch: ArchRef
+    metadata: dict[str, Any]
+
+
+def load(subject: Subject, job: Job) -> Loaded:
+    """Build or read ``subject``; its parameters need no gradients."""
     import torch
 
     given = ArchRef(subject.arch, subject.arch_args) if subject.arch else None
     with blaming(subject.label, "loading"):
         if subject.path is None:
             assert given is not None
-            module, arch = models.build(given).eval(), given
+            loaded = Loaded(models.build(given).eval(), given, {})
         else:
-            module, arch, _ = load_module(subject.path, given, trust_pickle=subject.trust_pickle)
-        module = module.to(torch.device(job.device))
-        for parameter in module.parameters():
+            loaded = Loaded(*load_module(subject.path, given, trust_pickle=subject.trust_pickle))
+        loaded.module.to(torch.device(job.device))
+        for parameter in loaded.module.parameters():
             parameter.requires_grad_(False)
-    return module, arch
+    return loaded
 
 
-def example_inputs(module: nn.Module, arch: ArchRef, job: Job, batch: int) -> tuple[Any, ...]:
+def example_inputs(model: Loaded, job: Job, batch: int) -> tuple[Any, ...]:
     """Positional arguments of one forward call for ``batch`` samples, on the job's device.
 
     They come from the test split of the job's data set, else from ``--input-shape`` (random numbers, or random token
@@ -85,18 +96,30 @@ def example_inputs(module: nn.Module, arch: ArchRef, job: Job, batch: int) -> tu
     elif job.input_shape is not None:
         generator = torch.Generator().manual_seed(job.seed)
         size = (batch, *job.input_shape)
-        vocabulary = _vocabulary(module)
+        vocabulary = _vocabulary(model.module)
         values = (
             (torch.randn(size, generator=generator),)
             if vocabulary is None
             else (torch.randint(vocabulary, size, generator=generator),)
         )
     else:
-        known = host.current().architectures.get(arch.name)
+        known = host.current().architectures.get(model.arch.name)
         if known is None or known.example is None:
-            raise ComputekitError(f"nothing tells what goes into {arch.name}; say it with --data or --input-shape")
-        values = known.example(batch, **arch.args)
-    return tuple(v.to(job.device) if isinstance(v, torch.Tensor) else v for v in values)
+            raise ComputekitError(
+                f"nothing tells what goes into {model.arch.name}; say it with --data or --input-shape"
+            )
+        values = known.example(batch, **model.arch.args)
+    dtype = floating_dtype(model.module)
+    return tuple(_placed(value, job.device, dtype) for value in values)
+
+
+def _placed(value: Any, device: str, dtype: torch.dtype) -> Any:
+    """Tensors go to the device, and floating-point ones to the model's own type."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.to(device, dtype if value.is_floating_point() else value.dtype)
 
 
 def _vocabulary(module: nn.Module) -> int | None:

@@ -63,19 +63,18 @@ def trial(job: Job) -> dict[str, Any]:
         compiling.allow(len(job.subjects) * len(job.more["batches"]))
     for index in order:
         subject = job.subjects[index]
-        module, arch = load(subject, job)
-        loaded[index] = (module, arch, compiling.compiled(module) if job.compile else module)
+        model = load(subject, job)
+        loaded[index] = (model, compiling.compiled(model.module) if job.compile else model.module)
     measured: dict[str, Any] = {}
     failures: dict[str, str] = {}
     for batch in job.more["batches"]:
         runners = []
         try:
             for index in order:
-                module, arch, callable_module = loaded[index]
+                model, module = loaded[index]
                 subject = job.subjects[index]
                 with blaming(subject.label, f"a call with batch size {batch}"):
-                    inputs = example_inputs(module, arch, job, batch)
-                    runners.append(Runner(subject.label, caller(callable_module, inputs)))
+                    runners.append(Runner(subject.label, caller(module, example_inputs(model, job, batch))))
                     warm_up(runners[-1], device, job.more["seconds"] / 10, job.more["budget_s"])
         except ModelFault as fault:
             if batch == job.more["batches"][0]:

@@ -5,8 +5,12 @@ A). The trial, not the call, is the unit: calls inside one process share a memor
 tests on calls find "significant" differences between a model and itself. From at least five trials follows Student's t
 interval of the mean log ratio, and the verdict by its position against the margin of equivalence:
 
-* *faster*: the whole interval lies below -log(1 + margin); *slower*: above +log(1 + margin);
-* *same*: it lies within the two; *unresolved*: anything else, or fewer than five trials.
+* *faster*: the whole 99 % interval lies below -log(1 + margin); *slower*: above +log(1 + margin);
+* *same*: the 95 % interval lies within the two; *unresolved*: anything else, or fewer than five trials.
+
+A difference needs 99 % because the rule looks after every trial: in simulation with up to 30 trials, 95 % calls a model
+different from itself in 1.5 % of cases where trials scatter by 5 %, and in 13 % where they scatter by 20 %; 99 % in 0.3
+and 2.4 %. Where they scatter by 2 % or less, it is 0.1 % or less with either.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from computekit import statistics
 
 MIN_TRIALS = 5
 MARGIN = 0.02
+CONFIDENCE_OF_DIFFERENCE = 0.99
 
 Verdict = Literal["faster", "slower", "same", "unresolved"]
 
@@ -44,20 +49,18 @@ class Comparison:
         return asdict(self)
 
 
-def judge(
-    log_ratios: Sequence[float], margin: float = MARGIN, confidence: float = statistics.CONFIDENCE
-) -> tuple[Verdict, statistics.Estimate]:
-    """The verdict from one log ratio per trial, and the mean log ratio with its interval."""
-    estimate = statistics.mean_interval(log_ratios, confidence)
-    limit = math.log1p(margin)
-    if len(log_ratios) < MIN_TRIALS or estimate.interval is None:
+def judge(log_ratios: Sequence[float], margin: float = MARGIN) -> tuple[Verdict, statistics.Estimate]:
+    """The verdict from one log ratio per trial, and the mean log ratio with its 95 % interval."""
+    estimate = statistics.mean_interval(log_ratios)
+    strict = statistics.mean_interval(log_ratios, CONFIDENCE_OF_DIFFERENCE).interval
+    if len(log_ratios) < MIN_TRIALS or estimate.interval is None or strict is None:
         return "unresolved", estimate
-    low, high = estimate.interval
-    if high < -limit:
+    limit = math.log1p(margin)
+    if strict[1] < -limit:
         return "faster", estimate
-    if low > limit:
+    if strict[0] > limit:
         return "slower", estimate
-    if -limit <= low and high <= limit:
+    if -limit <= estimate.interval[0] and estimate.interval[1] <= limit:
         return "same", estimate
     return "unresolved", estimate
 
@@ -78,13 +81,13 @@ def _log_median(visits: Sequence[Sequence[float]], index: int) -> float:
 def compare(a: str, b: str, log_ratios: Sequence[float], *, margin: float, clock: str, batch_size: int) -> Comparison:
     """The comparison of B with A from one log ratio per trial."""
     verdict, estimate = judge(log_ratios, margin)
-    interval = estimate.interval
+    ratio = estimate.through(math.exp)
     return Comparison(
         a=a,
         b=b,
-        ratio=math.exp(estimate.value),
-        interval=None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
-        confidence=estimate.confidence,
+        ratio=ratio.value,
+        interval=ratio.interval,
+        confidence=ratio.confidence,
         verdict=verdict,
         trials=len(log_ratios),
         margin=margin,

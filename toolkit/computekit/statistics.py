@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,11 @@ class Estimate:
         if self.interval is None:
             return {"method": self.method}
         return {"interval": self.interval, "confidence": self.confidence, "method": self.method}
+
+    def through(self, increasing: Callable[[float], float]) -> Estimate:
+        """The same estimate on another scale: ``math.exp`` turns a mean of logarithms into a geometric mean."""
+        interval = None if self.interval is None else (increasing(self.interval[0]), increasing(self.interval[1]))
+        return replace(self, value=increasing(self.value), interval=interval)
 
 
 # -- quantiles -------------------------------------------------------------------------------------------------------

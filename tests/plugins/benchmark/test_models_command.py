@@ -1,0 +1,154 @@
+"""``computekit benchmark models`` with real files and real processes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+import computekit
+from computekit import cli, host
+from computekit.models import ArchRef, build, save_module
+
+ZOO = """
+    import os, signal
+    import torch
+    from torch import nn
+
+    def mlp(width=32):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    class Odd(nn.Module):
+        def __init__(self, fault):
+            super().__init__()
+            self.fault, self.layer = fault, nn.Linear(64, 10)
+
+        def forward(self, x):
+            x = self.layer(x.flatten(1))
+            if self.fault == "raises":
+                raise RuntimeError("only even batches")
+            if self.fault == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.fault == "nan":
+                return x * float("nan")
+            return x[:, :5] if self.fault == "shape" else x
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with an importable ``benchzoo`` and a function that makes model files of it."""
+    (tmp_path / "benchzoo.py").write_text(textwrap.dedent(ZOO))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def make(name: str, callable_: str = "mlp", **args: object) -> str:
+    arch = ArchRef(f"benchzoo:{callable_}", args)
+    save_module(build(arch), f"{name}.pt", arch)
+    return f"{name}.pt"
+
+
+def invoke(*args: str):
+    result = CliRunner().invoke(cli.main, ["benchmark", *args, "--threads", "1", "--quiet"])
+    return result.exit_code, result.stdout, result.stderr
+
+
+QUICK = ("--input-shape", "1,8,8", "--time-budget", "1", "--throughput-batches", "")
+
+
+@pytest.mark.slow
+def test_a_hundred_times_wider_model_is_slower_and_the_record_says_all(folder):
+    models = make("small", width=16), make("wide", width=20_000)
+    status, out, _ = invoke("models", *models, *QUICK, "--json", "--name", "s", "--name", "w", "-o", "r.json")
+    assert status == 0
+    record = json.loads(out)
+    (pair,) = record["details"]["pairs"]
+    assert (pair["a"], pair["b"], pair["verdict"]) == ("s", "w", "slower")
+    assert pair["trials"] == len(pair["values"]) >= 5
+    assert pair["interval"][0] <= pair["ratio"] <= pair["interval"][1]
+    small, wide = record["rows"]
+    assert (small["label"], wide["label"]) == ("s", "w")
+    assert wide["sha256"] == computekit.records.FileRef.of("wide.pt").sha256
+    weights = 4 * wide["quantities"]["parameters"]["value"]
+    assert wide["quantities"]["peak_memory_bytes"]["value"] == pytest.approx(weights, abs=1e6)
+    assert small["quantities"]["latency_s"]["interval"][0] > 0
+    assert "value" not in small["quantities"]["energy_j"] or small["quantities"]["energy_j"]["value"] > 0
+    assert record == json.loads((folder / "r.json").read_text())
+    orders = {tuple(trial["order"]) for trial in record["details"]["measured"]["trials"]}
+    assert orders <= {("s", "w"), ("w", "s")}
+
+
+@pytest.mark.slow
+def test_broken_odd_and_equal_models_are_named_and_the_sound_ones_measured(folder):
+    faults = {fault: make(fault, "Odd", fault=fault) for fault in ("raises", "dies", "nan", "shape")}
+    good = make("good")
+    status, out, _ = invoke("models", good, *faults.values(), good, *QUICK, "--json")
+    assert status == 0
+    record = json.loads(out)
+    assert [pair["b"] for pair in record["details"]["pairs"]] == ["nan.pt", "shape.pt", "good.pt #2"]
+    reasons = {row["label"]: row["quantities"]["latency_s"].get("reason", "") for row in record["rows"]}
+    assert "only even batches" in reasons["raises.pt"]
+    assert "ended by SIGKILL" in reasons["dies.pt"]
+    notes = "\n".join(record["notes"])
+    for said in (
+        "nan.pt returns 10 values that are NaN",
+        "shape.pt returns shape [1, 5]",
+        "compares a model with itself",
+    ):
+        assert said in notes
+
+
+@pytest.mark.slow
+def test_one_broken_model_alone_is_one_line(folder):
+    status, out, err = invoke("models", make("odd", "Odd", fault="raises"), *QUICK)
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "only even batches" in err
+
+
+@pytest.mark.slow
+def test_without_inputs_the_error_says_which_option_helps(folder):
+    status, _, err = invoke("models", make("m"), "--time-budget", "1")
+    assert status == 1
+    assert "--data or --input-shape" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--name", "only-one"), "give one for each"),
+        (("--name", "x", "--name", "x"), "same --name"),
+        (("--clock", "device"), "needs a CUDA device"),
+        (("--input-shape", "3,x"), "not a list of whole numbers"),
+        (("--throughput-batches", "0"), "not a list of whole numbers"),
+        (("--margin", "0"), "0<x<=1"),
+        (("--device", "cuda:77"), "not available"),
+    ],
+)
+def test_bad_options_are_one_line_and_leave_the_old_record(folder, args, said):
+    models = make("a"), make("b")
+    (folder / "old.json").write_text("old")
+    status, out, err = invoke("models", *models, *args, "-o", "old.json")
+    assert status in (1, 2)
+    assert out == ""
+    assert said in err
+    assert err.strip().count("\n") == 0
+    assert (folder / "old.json").read_text() == "old"
+
+
+def test_the_step_and_its_columns_are_registered():
+    registry = host.Host.discover()
+    step = registry.steps["benchmark"]
+    assert step.exclusive
+    assert step.argv == ("benchmark", "models")
+    assert {"latency_s", "accuracy", "verdict", "peak_memory_bytes"} <= {c.key for c in registry.columns}
+
+
+def test_the_group_runs_models_by_default(folder):
+    status, _, err = invoke("nowhere.pt")
+    assert status == 1
+    assert "nowhere.pt: no such model file" in err
