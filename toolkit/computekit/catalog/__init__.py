@@ -1,4 +1,4 @@
-"""Hardware and prices: data files with a source in each row, and the rows that plugins add.
+"""Hardware, prices and carbon: data files with a source in each row, and the rows that plugins add.
 
     >>> find_hardware("NVIDIA H100 80GB HBM3").peak_flops["bf16"]      # what torch.cuda.get_device_name() prints
     989400000000000.0
@@ -12,11 +12,15 @@ the shipped row of the same name, which is how a negotiated price gets in.
 from __future__ import annotations
 
 from .accelerators import NoPeak, find_hardware, hardware
+from .carbon import CarbonIntensity, carbon_intensities, find_carbon_intensity
 from .instances import STALE_AFTER_DAYS, find_instance, is_stale, prices
 
 __all__ = [
     "STALE_AFTER_DAYS",
+    "CarbonIntensity",
     "NoPeak",
+    "carbon_intensities",
+    "find_carbon_intensity",
     "find_hardware",
     "find_instance",
     "hardware",
