@@ -1,0 +1,123 @@
+"""``computekit cost``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import computekit
+from computekit import options
+from computekit.cli import DefaultGroup
+
+from .parameters import POSITIVE, Number
+
+if TYPE_CHECKING:
+    from .pricing import Priced
+
+
+@click.group(cls=DefaultGroup, default="price")
+def cost() -> None:
+    """Price models and runs: money, energy and carbon from records and dated list prices.
+
+    ``computekit cost RECORD...`` means ``computekit cost price RECORD...``.
+
+    \b
+    Example:
+      computekit cost benchmark.json --instance g5.xlarge
+    """
+
+
+@cost.command()
+@options.records
+@click.option(
+    "--instance",
+    "instances",
+    multiple=True,
+    metavar="NAME",
+    help="Instance to price, as INSTANCE, PROVIDER/INSTANCE or PROVIDER/INSTANCE/REGION; repeatable.",
+)
+@click.option("--spot", is_flag=True, help="Use spot prices instead of on-demand ones.")
+@click.option("--price-usd-per-hour", type=POSITIVE, help="Price of the measured machine itself.")
+@click.option(
+    "--carbon-intensity", metavar="G|PLACE", help="g CO2e per kWh, or a place: FRA, Germany, gcp/us-central1."
+)
+@click.option(
+    "--pue",
+    type=Number(at_least=1),
+    default=1.0,
+    show_default=True,
+    help="Total power of the data centre over that of its computers; 1 counts the device alone.",
+)
+@click.option("--device-power-w", type=POSITIVE, help="Power of the measured device, instead of counter or catalog.")
+@options.step
+def price(
+    run: computekit.StepRun,
+    records: tuple[Path, ...],
+    instances: tuple[str, ...],
+    spot: bool,
+    price_usd_per_hour: float | None,
+    carbon_intensity: str | None,
+    pue: float,
+    device_power_w: float | None,
+) -> None:
+    """Price what records measured: a benchmark per million inferences, a training run as a whole.
+
+    The cost carries the interval of the measured throughput. Of several instances, the one with the measured
+    accelerator counts; where none has it, the cheapest, with a note that the speed was measured elsewhere. Energy
+    comes from a counter that the benchmark read, or is an upper bound from the design power in the catalog, or is
+    unknown.
+
+    \b
+    Example:
+      computekit cost price benchmark.json --instance g5.xlarge --instance g6.xlarge -o cost.json
+      computekit cost price benchmark.json --price-usd-per-hour 0.4 --device-power-w 65 --carbon-intensity FRA
+      computekit cost price model.pt.record.json --instance aws/c7i.2xlarge
+    """
+    from computekit.records import load
+
+    from . import energy, rates
+    from .pricing import Terms
+    from .pricing import price as price_record
+
+    if not instances and price_usd_per_hour is None:
+        raise click.UsageError("say what an hour costs: --instance NAME or --price-usd-per-hour X")
+    chosen = [rates.of_instance(name, spot) for name in instances]
+    if price_usd_per_hour is not None:
+        chosen.append(rates.given(price_usd_per_hour))
+    terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w)
+    priced = [item for path in records for item in price_record(str(path), load(run.input(path)), terms)]
+    for item in priced:
+        run.row(item.row.label, item.row.sha256).quantities.update(item.row.quantities)
+    for note in dict.fromkeys(note for item in priced for note in item.notes):
+        run.note(note)
+    run.details["prices"] = {
+        rate.name: {"usd_per_device_hour": rate.usd_per_hour, "about": rate.about} for rate in chosen
+    }
+    run.details["offers"] = _offers(priced)
+    run.show(_table(priced))
+    for note in run.notes:
+        run.say(note)
+    for rate in chosen:
+        if rate.stale:
+            run.say(f"{rate.name}: the price is old ({rate.about}); look the present one up")
+
+
+def _offers(priced: list[Priced]) -> list[dict[str, Any]]:
+    return [
+        {"label": item.row.label, "instance": offer.rate.name, "usd": offer.usd}
+        for item in priced
+        for offer in item.offers
+    ]
+
+
+def _table(priced: list[Priced]) -> str:
+    from tabulate import tabulate
+
+    rows = [
+        (item.row.label, offer.rate.name, offer.usd, "old price" if offer.rate.stale else "")
+        for item in priced
+        for offer in item.offers
+    ]
+    return tabulate(rows, headers=["", "instance", "USD per million, or per run", ""], tablefmt="plain", floatfmt=".4g")

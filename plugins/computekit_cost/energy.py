@@ -1,0 +1,61 @@
+"""Energy: measured where a counter was read, an upper bound where only the data sheet is known, else unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from computekit import ComputekitError, catalog
+from computekit.catalog import CarbonIntensity
+from computekit.records import Device, How
+
+
+@dataclass(frozen=True)
+class Power:
+    """Electrical power of the device that was measured, and how it is known; ``watts`` is None with a ``reason``."""
+
+    watts: float | None
+    how: How = "catalog"
+    about: str = ""
+    reason: str = ""
+
+
+def power_of(device: Device | None, given_w: float | None) -> Power:
+    """The power that the user gave, else the thermal design power of an accelerator in the catalog.
+
+    Devices draw less than their design power at most loads, so energy from it is an upper bound for the device (not
+    for its host).
+    """
+    if given_w is not None:
+        return Power(given_w, "given", f"{given_w:g} W, given")
+    if device is None:
+        return Power(None, reason="the record names no device; give --device-power-w")
+    try:
+        hardware = catalog.find_hardware(device.name)
+    except ComputekitError:
+        reason = f"no energy counter was read, and the catalog has no power for {device.name}; give --device-power-w"
+        return Power(None, reason=reason)
+    if hardware.tdp_w is None:
+        return Power(None, reason=f"the maker publishes no power for {hardware.name}; give --device-power-w")
+    return Power(
+        hardware.tdp_w,
+        "catalog",
+        f"upper bound: design power {hardware.tdp_w:g} W of {hardware.name}, host not included; {hardware.source}",
+    )
+
+
+def intensity(text: str | None) -> CarbonIntensity | None:
+    """``--carbon-intensity``: a number of g/kWh, or a place of the catalog; None stays None.
+
+    Raises:
+        UnknownName: no such place.
+        ComputekitError: a negative or infinite number.
+    """
+    if text is None:
+        return None
+    try:
+        grams = float(text)
+    except ValueError:
+        return catalog.find_carbon_intensity(text)
+    if not 0 <= grams < 10_000:
+        raise ComputekitError(f"--carbon-intensity {text} is no number of g CO2e per kWh")
+    return CarbonIntensity("given", "given", grams, None, "given")
