@@ -63,6 +63,6 @@ def computekit_prices() -> list[Price]:
 
 @hookimpl
 def computekit_model_formats() -> list[ModelFormat]:
-    from .models import formats
+    from .models import kinds
 
-    return list(formats.BUILTIN)
+    return list(kinds.BUILTIN)

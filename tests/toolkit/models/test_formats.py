@@ -28,7 +28,7 @@ def test_missing_folder_empty_and_text(tmp_path: Path) -> None:
 def test_a_zip_that_torch_did_not_write(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    with pytest.raises(FileProblem, match=r"not one that torch[.]save writes"):
+    with pytest.raises(FileProblem, match="not one that torch writes"):
         open_model(tmp_path / "a.pt")
 
 

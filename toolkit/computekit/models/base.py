@@ -19,7 +19,9 @@ class TensorInfo:
     """One weight tensor as the file's header describes it; nothing of its data has been read.
 
     ``name`` is the name inside the state_dict, as the file spells it (prefixes such as ``module.`` included). Two
-    tensors with equal ``storage`` are tied: they are the same bytes under two names.
+    tensors with equal ``storage`` are tied: they are the same bytes under two names. ``nbytes`` is what the file
+    spends on it. ``encoding`` names a quantization of the file's own (GGUF's ``Q4_1``) that reading undoes; ``dtype``
+    is what `ModelFile.load` gives.
     """
 
     name: str
@@ -27,6 +29,7 @@ class TensorInfo:
     dtype: torch.dtype
     nbytes: int
     storage: Hashable = None
+    encoding: str = ""
 
     @property
     def numel(self) -> int:

@@ -127,8 +127,10 @@ def parse(stream: IO[bytes]) -> Any:
 
 
 def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
+    if isinstance(identifier, tuple) and len(identifier) == 4 and identifier[0] == "module":
+        return identifier[1]  # a class, which files of torch < 1.6 keep together with its source code
     if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
-        return Persistent(identifier)  # e.g. the source code of a class, in files of torch < 1.6
+        raise Malformed(f"it refers to {str(identifier)[:40]!r}, which is no storage")
     _, kind, key, location, count, *view = identifier
     if not isinstance(kind, Global) or not isinstance(count, int) or count < 0:
         raise Malformed("a storage is described wrongly")
@@ -164,9 +166,14 @@ def _reduce(function: Any, arguments: Any) -> Any:
         dtype = _dtype(arguments[6])
     if dtype is None:
         return call
-    tensor = LazyTensor(storage, offset, _sizes(shape), _sizes(stride), dtype, call)
-    _check_fits(tensor)
-    return tensor
+    return tensor(storage, offset, shape, stride, dtype, call)
+
+
+def tensor(storage: Storage, offset: Any, shape: Any, stride: Any, dtype: torch.dtype, call: Call) -> LazyTensor:
+    """A lazy tensor, checked to lie inside its storage (Malformed otherwise)."""
+    lazy = LazyTensor(storage, offset, _sizes(shape), _sizes(stride), dtype, call)
+    _check_fits(lazy)
+    return lazy
 
 
 def _dtype(value: Any) -> torch.dtype:

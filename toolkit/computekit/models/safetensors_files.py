@@ -82,26 +82,31 @@ class SafetensorsFile(ModelFile):
         return TensorInfo(name, entry.shape, entry.dtype, entry.nbytes, self.aliases.get(name, name))
 
 
-def is_safetensors(path: Path) -> bool:
+def sniff(path: Path) -> bool:
     """Whether ``path`` begins like a safetensors file: a sensible length, then an opening brace."""
+    if path.is_dir():
+        return False
     with path.open("rb") as stream:
         start = stream.read(9)
     return len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= MAX_HEADER_BYTES
 
 
-def is_index(path: Path) -> bool:
+def sniff_index(path: Path) -> bool:
     """Whether ``path`` is the index of sharded safetensors."""
+    if path.is_dir():
+        return False
     with path.open("rb") as stream:
-        return stream.read(1) in (b"{", b" ", b"\n") and b'"weight_map"' in path.read_bytes()[:MAX_HEADER_BYTES]
+        start = stream.read(1 << 16).lstrip()
+        return start.startswith(b"{") and b'"weight_map"' in start + stream.read(MAX_HEADER_BYTES)
 
 
-def read(path: Path) -> SafetensorsFile:
+def read(path: Path, _trust_pickle: bool = False) -> SafetensorsFile:
     """A single safetensors file."""
     entries, notes = _header(path)
     return SafetensorsFile(path, "safetensors", entries=entries, aliases=_aliases(entries, notes), notes=notes)
 
 
-def read_index(path: Path) -> SafetensorsFile:
+def read_index(path: Path, _trust_pickle: bool = False) -> SafetensorsFile:
     """All shards that an index names, as one model."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
@@ -127,6 +132,11 @@ def read_index(path: Path) -> SafetensorsFile:
     if missing:
         raise FileProblem(path, f"names tensor {missing[0]!r}, which no shard holds", "download the folder again")
     return SafetensorsFile(path, "sharded safetensors", entries=entries, aliases=_aliases(entries, notes), notes=notes)
+
+
+def write(like: ModelFile | None, path: Path) -> Writer:
+    """A writer of one safetensors file with the notes of ``like``."""
+    return SafetensorsWriter(like if isinstance(like, SafetensorsFile) else None, path)
 
 
 def _aliases(entries: dict[str, Entry], notes: dict[str, str]) -> dict[str, str]:
@@ -198,8 +208,10 @@ class SafetensorsWriter(Writer):
     source: SafetensorsFile | None
 
     def __init__(self, source: SafetensorsFile | None, path: Path) -> None:
-        self.source = source
-        lines = list(source.entries) if source else []
+        self.source, self.path = source, path
+        entries = source.entries if source else {}
+        own = [name for name, entry in entries.items() if entry.path.name == path.name]  # of one shard, if it is one
+        lines = own or list(entries)
         guess = sum(3 * (len(name) + 80) for name in lines) + 512
         self._begin = 8 + guess + -guess % _ALIGNMENT
         self._stream = path.open("w+b")

@@ -1,30 +1,31 @@
-"""Torch files: the zip archives of torch >= 1.6 and the plain pickles before; read by offset, written as zip.
+"""Torch zip archives, as torch.save has written them since 1.6: read by offset, tensor by tensor.
 
-A torch zip holds ``NAME/data.pkl`` and, stored uncompressed, one member ``NAME/data/KEY`` per storage. The older kind
-is five pickles (magic number, version, system, object, storage keys) followed by each storage's length and bytes.
-Layouts: ``torch/serialization.py`` and ``caffe2/serialize/inline_container.cc``.
+An archive holds ``NAME/data.pkl`` and, stored uncompressed, one member ``NAME/data/KEY`` per storage. Layout:
+``torch/serialization.py`` and ``caffe2/serialize/inline_container.cc``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from ..errors import FileProblem
-from . import checkpoint, pickles, raw
-from .base import ModelFile, TensorInfo
+from . import checkpoint, pickled_modules, raw
+from .base import ModelFile, TensorInfo, Writer
 from .checkpoint import LazyTensor, Place, Storage
 from .pickles import Malformed, Ordered
 
-MAGIC = 0x1950A86A20F9469CFC6C
-_MAX_PICKLE_BYTES = 1 << 30
 KEY = "computekit"
+_MAX_MEMBER_BYTES = 1 << 30
+_MAX_RATIO = 200
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class TorchFile(ModelFile):
     """A checkpoint: ``root`` is its object as inert data, ``extents`` say where its storages lie."""
 
     root: Any = None
-    weights: dict[str, Place] | None = None
-    extents: dict[str, Extent] | None = None
+    extents: dict[str, Extent] = field(default_factory=dict)
+    weights: dict[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = checkpoint.find_weights(self.root) if self.weights is None else self.weights
+        self.weights = checkpoint.find_weights(self.root)
         self.parts = checkpoint.parts(self.weights)
         self.metadata = _metadata(self.root)
         self._infos = {name: self._info(name, self.lazy(name)) for name in self.weights}
@@ -55,17 +56,19 @@ class TorchFile(ModelFile):
 
     def lazy(self, name: str) -> LazyTensor:
         """The description of one weight in the pickle."""
-        assert self.weights is not None
         place = self.weights[name]
         found: LazyTensor = place.container[place.key]
         return found
 
     def load(self, name: str) -> torch.Tensor:
-        return self.read(self.lazy(name))
+        lazy = self.lazy(name)
+        offset = self.extent(lazy.storage).offset + lazy.offset * lazy.dtype.itemsize
+        flat = raw.read(self.path, offset, lazy.dtype, lazy.span)
+        return flat.as_strided(lazy.shape, lazy.stride).contiguous()
 
     def extent(self, storage: Storage) -> Extent:
         """Where ``storage`` lies; FileProblem if it is missing or has another size than the pickle says."""
-        found = (self.extents or {}).get(storage.key)
+        found = self.extents.get(storage.key)
         if found is None and storage.nbytes == 0:
             return Extent(0, 0)
         if found is None:
@@ -77,12 +80,6 @@ class TorchFile(ModelFile):
                 "the file is damaged",
             )
         return found
-
-    def read(self, lazy: LazyTensor) -> torch.Tensor:
-        """Any tensor of the checkpoint, weight or not."""
-        extent = self.extent(lazy.storage)
-        flat = raw.read(self.path, extent.offset + lazy.offset * lazy.dtype.itemsize, lazy.dtype, lazy.span)
-        return flat.as_strided(lazy.shape, lazy.stride).contiguous()
 
     def _info(self, name: str, lazy: LazyTensor) -> TensorInfo:
         self.extent(lazy.storage)
@@ -98,97 +95,115 @@ def _metadata(root: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_torch_zip(path: Path) -> bool:
+def sniff(path: Path) -> bool:
     """Whether ``path`` is a zip archive as torch.save writes it."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.count("/") == 1 and name.endswith("/data.pkl") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
-        return False
+    names = member_names(path)
+    return has_member(names, "data.pkl") and not has_member(names, "constants.pkl")
 
 
-def is_legacy(path: Path) -> bool:
-    """Whether ``path`` starts as the files of torch < 1.6 do."""
-    with path.open("rb") as stream:
-        try:
-            return bool(pickles.parse(io.BytesIO(stream.read(64))) == MAGIC)
-        except Malformed:
-            return False
-
-
-def open_zip(path: Path) -> tuple[Any, dict[str, Extent]]:
-    """The object of a torch zip and where its storages lie.
+def read(path: Path, trust_pickle: bool) -> TorchFile:
+    """A torch zip archive.
 
     Raises:
-        FileProblem: the archive is not one that torch.save writes.
+        FileProblem: it is damaged, or names classes and ``trust_pickle`` is not given.
     """
-    with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
-        members = archive.infolist()
-        names = [member.filename for member in members]
-        if len(set(names)) != len(names):
-            raise FileProblem(path, "has two members of the same name", "the file is damaged or was tampered with")
-        document = next(name for name in names if name.count("/") == 1 and name.endswith("/data.pkl"))
-        root = document.removesuffix("data.pkl")
-        by_name = {member.filename: member for member in members}
-        if (order := by_name.get(f"{root}byteorder")) and _content(path, archive, order).strip() != b"little":
-            raise FileProblem(path, "was written on a big-endian machine", "load and save it there as little-endian")
-        object_pickle = _content(path, archive, by_name[document])
-        extents = {
-            name.removeprefix(f"{root}data/"): _extent(path, stream, member)
-            for name, member in by_name.items()
-            if name.startswith(f"{root}data/")
-        }
-    return checkpoint.parse(io.BytesIO(object_pickle)), extents
+    with archive(path) as opened:
+        root = checkpoint.parse(io.BytesIO(opened.content("data.pkl")))
+        return TorchFile(path, "torch", root=trusted(path, root, trust_pickle), extents=opened.extents("data/"))
 
 
-def _content(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    if member.file_size > _MAX_PICKLE_BYTES or member.file_size > 1000 * max(member.compress_size, 1024):
+def write(like: ModelFile | None, path: Path) -> Writer:
+    """A writer of a checkpoint like ``like``, or of a plain state_dict."""
+    from .torch_writer import TorchWriter
+
+    return TorchWriter(like if isinstance(like, TorchFile) else None, path)
+
+
+def trusted(path: Path, root: Any, trust_pickle: bool) -> Any:
+    """``root`` with pickled modules as state_dicts, unless it names classes and is not trusted (FileProblem)."""
+    unsafe = checkpoint.unsafe_globals(root)
+    if unsafe and not trust_pickle:
+        what = "a pickled module" if pickled_modules.holds_module(root) else "a pickle"
+        shown = ", ".join(unsafe[:6]) + (f" and {len(unsafe) - 6} more" if len(unsafe) > 6 else "")
         raise FileProblem(
-            path, f"member {member.filename} unpacks to {member.file_size} bytes", "that is no model file"
+            path, f"is {what} that wants to import {shown}", "nothing was run; --trust-pickle if you trust its author"
         )
-    with archive.open(member) as content:
-        return content.read(member.file_size + 1)
+    return pickled_modules.without_modules(root)
 
 
-def _extent(path: Path, stream: IO[bytes], member: zipfile.ZipInfo) -> Extent:
-    """Where a stored member's bytes begin: behind its local header, whose length only the header itself tells."""
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
-        raise FileProblem(
-            path, f"member {member.filename} is compressed", "unpack it and zip it again without compression"
-        )
-    stream.seek(member.header_offset)
-    header = stream.read(30)
-    if len(header) < 30 or header[:4] != b"PK\x03\x04":
-        raise FileProblem(path, f"member {member.filename} has no header", "the file is damaged")
-    name_length, extra_length = struct.unpack("<HH", header[26:30])
-    offset = member.header_offset + 30 + name_length + extra_length
-    if offset + member.file_size > path.stat().st_size:
-        raise FileProblem(path, f"member {member.filename} reaches past the end", "the file is truncated")
-    return Extent(offset, member.file_size)
+# -- the archive -----------------------------------------------------------------------------------------------------
 
 
-def open_legacy(path: Path) -> tuple[Any, dict[str, Extent]]:
-    """The object of a file of torch < 1.6 and where its storages lie."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        for _ in range(3):  # magic number, protocol version, byte order and type sizes
-            system = pickles.parse(stream)
-        if isinstance(system, dict) and system.get("little_endian") is False:
-            raise FileProblem(path, "was written on a big-endian machine", "load and save it there as little-endian")
-        root = checkpoint.parse(stream)
-        keys = pickles.parse(stream)
-        if not isinstance(keys, list):
-            raise Malformed("the list of storages is missing")
-        known = {v.key: v for v in pickles.walk(root, checkpoint.contents) if isinstance(v, Storage)}
-        extents: dict[str, Extent] = {}
-        for key in map(str, keys):
-            length = stream.read(8)
-            if len(length) < 8 or key not in known:
-                raise FileProblem(path, f"ends before storage {key!r}", "the file is truncated")
-            storage = known[key]
-            if struct.unpack("<q", length)[0] != storage.count:
-                raise FileProblem(path, f"storage {key!r} has another size than announced", "the file is damaged")
-            extents[key] = Extent(stream.tell(), storage.nbytes)
-            if stream.seek(storage.nbytes, io.SEEK_CUR) > size:
-                raise FileProblem(path, f"ends inside storage {key!r}", "the file is truncated")
-    return root, extents
+@dataclass
+class Archive:
+    """An open torch archive: its members by their names below the archive's own folder."""
+
+    path: Path
+    zip: zipfile.ZipFile
+    stream: IO[bytes]
+    members: dict[str, zipfile.ZipInfo]
+
+    def content(self, name: str) -> bytes:
+        """All bytes of a small member; FileProblem if it is missing or would unpack to something huge."""
+        if name not in self.members:
+            raise FileProblem(self.path, f"lacks the member {name}", "the file is damaged")
+        member = self.members[name]
+        if member.file_size > min(_MAX_MEMBER_BYTES, _MAX_RATIO * max(member.compress_size, 1024)):
+            raise FileProblem(self.path, f"member {name} unpacks to {member.file_size} bytes", "it is no model file")
+        with self.zip.open(member) as content:
+            return content.read(member.file_size + 1)
+
+    def extent(self, name: str) -> Extent:
+        """Where a stored member's bytes begin: behind its local header, whose length only the header itself tells."""
+        member = self.members[name]
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
+            raise FileProblem(self.path, f"member {name} is compressed", "zip it again without compression")
+        self.stream.seek(member.header_offset)
+        header = self.stream.read(30)
+        if len(header) < 30 or header[:4] != b"PK\x03\x04":
+            raise FileProblem(self.path, f"member {name} has no header", "the file is damaged")
+        name_length, extra_length = struct.unpack("<HH", header[26:30])
+        offset = member.header_offset + 30 + name_length + extra_length
+        if offset + member.file_size > self.path.stat().st_size:
+            raise FileProblem(self.path, f"member {name} reaches past the end", "the file is truncated")
+        return Extent(offset, member.file_size)
+
+    def extents(self, folder: str) -> dict[str, Extent]:
+        """Where the members below ``folder`` lie, by the rest of their names."""
+        return {name.removeprefix(folder): self.extent(name) for name in self.members if name.startswith(folder)}
+
+
+@contextlib.contextmanager
+def archive(path: Path) -> Iterator[Archive]:
+    """Open a torch archive; whatever is wrong with it in the block below becomes a FileProblem."""
+    try:
+        with zipfile.ZipFile(path) as opened, path.open("rb") as stream:
+            members = opened.infolist()
+            names = [member.filename for member in members]
+            if len(set(names)) != len(names):
+                raise FileProblem(path, "has two members of the same name", "the file is damaged or was tampered with")
+            root = names[0].partition("/")[0] + "/"
+            inside = {m.filename.removeprefix(root): m for m in members if m.filename.startswith(root)}
+            found = Archive(path, opened, stream, inside)
+            if "byteorder" in inside and found.content("byteorder").strip() != b"little":
+                raise FileProblem(path, "was written on a big-endian machine", "save it as little-endian there")
+            yield found
+    except (Malformed, zipfile.BadZipFile, EOFError, NotImplementedError, struct.error) as error:
+        raise FileProblem(path, f"is a damaged torch file ({error})", "get the file again") from error
+
+
+def member_names(path: Path) -> list[str]:
+    """Names of a zip archive's members, or none if ``path`` is no readable zip."""
+    try:
+        with path.open("rb") as stream:
+            if stream.read(2) != b"PK":
+                return []
+        with zipfile.ZipFile(path) as opened:
+            return opened.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
+        return []
+
+
+def has_member(names: list[str], name: str) -> bool:
+    """Whether ``name`` is a member directly below the archive's own folder."""
+    return bool(names) and f"{names[0].partition('/')[0]}/{name}" in names

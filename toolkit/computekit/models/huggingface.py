@@ -1,0 +1,207 @@
+"""Hugging Face folders: config.json, weights (safetensors or torch, one file or shards), tokenizer and other files.
+
+A rewritten folder has the same other files, byte for byte, and its weights as safetensors in the same shards. What
+computekit keeps with the model is in the metadata of the first shard; a ``quantization_config`` in it goes into
+config.json, where transformers and vLLM look for it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FileProblem
+from . import safetensors_files, torch_files, torch_legacy
+from .base import ModelFile, TensorInfo, Writer
+from .safetensors_files import SafetensorsFile, SafetensorsWriter
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_TORCH = "pytorch_model.bin"
+_TORCH_INDEX = "pytorch_model.bin.index.json"
+_WEIGHTS = (_SINGLE, _INDEX, _TORCH, _TORCH_INDEX)
+_OTHER_WEIGHTS = (
+    ".safetensors",
+    ".bin",
+    ".h5",
+    ".msgpack",
+    ".pt",
+    ".pth",
+    ".onnx",
+    ".gguf",
+    ".ot",
+    ".tflite",
+    ".index.json",
+)
+
+
+@dataclass
+class Folder(ModelFile):
+    """A model folder; ``files`` are the open weight files, each tensor belongs to one of them."""
+
+    files: list[ModelFile] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._owner = {name: file for file in self.files for name in file.tensors}
+        self._infos: dict[str, TensorInfo] = {}
+        for number, file in enumerate(self.files):  # storages are told apart by their file
+            self._infos |= {n: replace(info, storage=(number, info.storage)) for n, info in file.tensors.items()}
+            self.metadata.update(file.metadata)
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return self._infos
+
+    def load(self, name: str) -> torch.Tensor:
+        return self._owner[name].load(name)
+
+    def shard(self, name: str) -> str:
+        """The weight file that a rewritten folder keeps tensor ``name`` in."""
+        file = self._owner[name]
+        if isinstance(file, SafetensorsFile):
+            return file.entry(name).path.name
+        if len(self.files) == 1:
+            return _SINGLE
+        return Path(file.path.name.replace("pytorch_model", "model")).with_suffix(".safetensors").name
+
+
+def sniff(path: Path) -> bool:
+    """Whether ``path`` is a folder with weights under the names that transformers gives them."""
+    return path.is_dir() and any((path / name).is_file() for name in _WEIGHTS)
+
+
+def read(path: Path, trust_pickle: bool) -> Folder:
+    """A model folder. Where it has both, safetensors are read, as transformers does.
+
+    Raises:
+        FileProblem: a weight file or config.json is damaged or missing.
+    """
+    found = next(name for name in _WEIGHTS if (path / name).is_file())
+    files: list[ModelFile]
+    if found == _SINGLE:
+        files = [safetensors_files.read(path / found)]
+    elif found == _INDEX:
+        files = [safetensors_files.read_index(path / found)]
+    else:
+        names = [_TORCH] if found == _TORCH else _torch_shards(path / found)
+        files = [_read_torch(path / name, trust_pickle) for name in names]
+    return Folder(path, "folder", files=files, config=read_config(path / "config.json"))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json, or nothing where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileProblem(path, f"is not JSON ({error})", "download the folder again") from error
+    if not isinstance(config, dict):
+        raise FileProblem(path, "is JSON, but no object", "download the folder again")
+    return config
+
+
+def _torch_shards(index: Path) -> list[str]:
+    names = sorted({str(name) for name in read_config(index).get("weight_map", {}).values()})
+    for name in names:
+        if Path(name).name != name or not index.with_name(name).is_file():
+            raise FileProblem(index, f"names the shard {name!r}, which is missing", "download the folder again")
+    return names
+
+
+def _read_torch(path: Path, trust_pickle: bool) -> ModelFile:
+    if torch_files.sniff(path):
+        return torch_files.read(path, trust_pickle)
+    if torch_legacy.sniff(path):
+        return torch_legacy.read(path, trust_pickle)
+    raise FileProblem(path, "is no torch file", "download the folder again")
+
+
+def write(like: ModelFile | None, path: Path) -> Writer:
+    """A writer of a folder with the other files and the shards of ``like``."""
+    return FolderWriter(like if isinstance(like, Folder) else None, path)
+
+
+class FolderWriter(Writer):
+    """Writes a model folder, one shard after the other in the order of the source's tensors.
+
+    ``config`` is for a folder without a source, and what it says wins over the source's config.json.
+    """
+
+    source: Folder | None
+
+    def __init__(self, source: Folder | None, path: Path, config: dict[str, Any] | None = None) -> None:
+        self.source, self.path = source, path
+        self._config = {**(source.config if source else {}), **(config or {})}
+        self._shards: dict[str, SafetensorsWriter] = {}
+        self._where: dict[str, str] = {}
+        self._kept: dict[Hashable, str] = {}
+        self._bytes = 0
+        path.mkdir()
+        if source is not None:
+            _copy_other_files(source.path, path)
+
+    def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
+        shard = self._shard(like)
+        shard.add(name, tensor, like)
+        self._where[name] = shard.path.name
+        self._bytes += tensor.numel() * tensor.element_size()
+
+    def keep(self, name: str) -> None:
+        assert self.source is not None
+        info = self.source.tensors[name]
+        first = self._kept.setdefault(info.storage, name)
+        if first != name:
+            self.tie(name, first, name)
+        elif isinstance(self.source.files[0], SafetensorsFile):
+            shard = self._shard(name)
+            shard.keep(name)
+            self._where[name] = shard.path.name
+            self._bytes += info.nbytes
+        else:
+            self.add(name, self.source.load(name), name)
+
+    def tie(self, name: str, other: str, like: str) -> None:
+        self._shards[self._where[other]].tie(name, other, like)
+
+    def finish(self, metadata: dict[str, Any]) -> None:
+        for number, shard in enumerate(self._shards.values()):
+            shard.finish(metadata if number == 0 else {})
+        if len(self._shards) > 1:
+            index = {"metadata": {"total_size": self._bytes}, "weight_map": self._where}
+            (self.path / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        config = {**self._config}
+        if "quantization_config" in metadata:
+            config["quantization_config"] = metadata["quantization_config"]
+        if config != (self.source.config if self.source else {}):
+            (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        for shard in self._shards.values():
+            shard.close()
+
+    def _shard(self, like: str) -> SafetensorsWriter:
+        """The writer of the file that holds what becomes of the source's tensor ``like``."""
+        file = self.source.shard(like) if self.source else _SINGLE
+        if file not in self._shards:
+            inner = self.source.files[0] if self.source else None
+            source = inner if isinstance(inner, SafetensorsFile) else None
+            self._shards[file] = SafetensorsWriter(source, self.path / file)
+        return self._shards[file]
+
+
+def _copy_other_files(source: Path, target: Path) -> None:
+    """Copy what is not weights: tokenizer, configurations, model card; other forms of the weights would be stale."""
+    for file in sorted(source.rglob("*")):
+        inner = file.relative_to(source)
+        hidden = any(part.startswith(".") for part in inner.parts)
+        if file.is_file() and not hidden and not file.name.endswith(_OTHER_WEIGHTS):
+            (target / inner).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / inner)

@@ -1,0 +1,44 @@
+"""The kinds of model file that the host itself brings; each has a module of its own, imported when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from ..contracts import ModelFormat
+
+
+def _of(module: str, function: str) -> Callable[..., Any]:
+    """``function`` of a sibling module that imports torch, imported at the first call."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f".{module}", __package__), function)(*arguments)
+
+    return call
+
+
+def _kind(
+    name: str, summary: str, module: str, suffix: str = "", writes: bool = True, priority: int = 100
+) -> ModelFormat:
+    return ModelFormat(
+        name,
+        summary,
+        sniff=_of(module, f"sniff{suffix}"),
+        read=_of(module, f"read{suffix}"),
+        write=_of(module, "write") if writes else None,
+        priority=priority,
+    )
+
+
+BUILTIN: tuple[ModelFormat, ...] = (
+    _kind("torch", "zip archive of torch.save: a state_dict or a checkpoint", "torch_files"),
+    _kind("torch legacy", "pickles of torch < 1.6; written as a zip archive", "torch_legacy"),
+    _kind("safetensors", "one safetensors file", "safetensors_files"),
+    _kind("sharded safetensors", "an index and its shards; written as one file", "safetensors_files", "_index"),
+    _kind("folder", "a Hugging Face folder: config.json and weights", "huggingface"),
+    _kind("torchscript", "a TorchScript archive (torch.jit.save)", "torchscript", writes=False),
+    _kind("pt2", "an exported program (torch.export.save)", "exported", writes=False),
+    _kind("gguf", "a GGUF file of llama.cpp, read as floats", "gguf_files", writes=False),
+    _kind("onnx", "an ONNX graph's initializers", "onnx_files", writes=False, priority=200),
+)

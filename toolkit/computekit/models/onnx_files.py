@@ -1,0 +1,127 @@
+"""ONNX graphs: their initializers as tensors (the ``onnx`` extra). The graph is not run here.
+
+The protocol buffer is read whole (it cannot exceed 2 GB); weights in external files are read one at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import FileProblem, MissingExtra
+from . import raw
+from .base import ModelFile, TensorInfo
+
+_DTYPES = {
+    1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16, 6: torch.int32, 7: torch.int64,
+    9: torch.bool, 10: torch.float16, 11: torch.float64, 12: torch.uint32, 13: torch.uint64, 14: torch.complex64,
+    15: torch.complex128, 16: torch.bfloat16, 17: torch.float8_e4m3fn, 19: torch.float8_e5m2,
+}  # fmt: skip
+_EXTERNAL = 1
+_MAX_PROTOBUF_BYTES = 2**31
+# The first field of a serialized ModelProto: ir_version, a small number.
+_FIRST_FIELD = b"\x08"
+_SECOND_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"
+
+
+@dataclass
+class OnnxFile(ModelFile):
+    """``initializers`` are the graph's TensorProtos by name."""
+
+    initializers: dict[str, Any] = field(default_factory=dict)
+    infos: dict[str, TensorInfo] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return self.infos
+
+    def load(self, name: str) -> torch.Tensor:
+        info, proto = self.infos[name], self.initializers[name]
+        if proto.data_location == _EXTERNAL:
+            path, offset = _external(self.path, proto)
+            return raw.read(path, offset, info.dtype, info.numel).reshape(info.shape)
+        if proto.raw_data:
+            return torch.frombuffer(bytearray(proto.raw_data), dtype=info.dtype).reshape(info.shape)
+        from onnx import numpy_helper
+
+        return torch.from_numpy(numpy_helper.to_array(proto).copy()).to(info.dtype).reshape(info.shape)
+
+
+def sniff(path: Path) -> bool:
+    """Whether ``path`` may be an ONNX model: it begins with a small version number and goes on like one."""
+    if path.is_dir():
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(3)
+    return len(start) == 3 and start[:1] == _FIRST_FIELD and 3 <= start[1] <= 30 and start[2] in _SECOND_FIELDS
+
+
+def read(path: Path, _trust_pickle: bool) -> OnnxFile:
+    """The initializers of an ONNX model's main graph.
+
+    Raises:
+        MissingExtra: the onnx package is not installed.
+        FileProblem: it is no valid model, or its external weights are missing or outside its folder.
+    """
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("onnx", "onnx", f"reading {path}, which looks like an ONNX model,") from None
+    if path.stat().st_size > _MAX_PROTOBUF_BYTES:
+        raise FileProblem(path, "is larger than an ONNX file can be", "is it one?")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise FileProblem(path, "is a damaged ONNX file", "get the file again") from error
+    infos: dict[str, TensorInfo] = {}
+    initializers: dict[str, Any] = {}
+    for proto in model.graph.initializer:
+        info = _info(path, proto)
+        if info.name in infos:
+            raise FileProblem(path, f"holds two initializers called {info.name!r}", "the file is damaged")
+        infos[info.name], initializers[info.name] = info, proto
+    return OnnxFile(path, "onnx", initializers=initializers, infos=infos)
+
+
+def _info(path: Path, proto: Any) -> TensorInfo:
+    shape = tuple(proto.dims)
+    if proto.data_type not in _DTYPES:
+        raise FileProblem(path, f"initializer {proto.name!r} has type {proto.data_type}, which torch does not have")
+    if any(size < 0 or size >= 2**48 for size in shape):
+        raise FileProblem(path, f"initializer {proto.name!r} has shape {list(shape)}", "the file is damaged")
+    dtype = _DTYPES[proto.data_type]
+    info = TensorInfo(proto.name, shape, dtype, dtype.itemsize, proto.name)
+    nbytes = info.numel * dtype.itemsize
+    if proto.data_location == _EXTERNAL:
+        file, offset = _external(path, proto)
+        present = max(0, file.stat().st_size - offset) if nbytes else 0
+        fits = present >= nbytes
+    elif proto.raw_data:
+        fits = len(proto.raw_data) == nbytes
+    else:
+        fits = info.numel <= max(map(len, _value_lists(proto)), default=0)
+    if not fits:
+        problem = f"initializer {proto.name!r} has less or more data than its shape {list(shape)} needs"
+        raise FileProblem(path, problem, "the file is damaged")
+    return TensorInfo(proto.name, shape, dtype, nbytes, proto.name)
+
+
+def _value_lists(proto: Any) -> list[Any]:
+    return [proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data]
+
+
+def _external(path: Path, proto: Any) -> tuple[Path, int]:
+    """The file and offset of external data; only files in the model's own folder are opened."""
+    about = {entry.key: entry.value for entry in proto.external_data}
+    file = path.parent / about.get("location", "")
+    if not file.is_file() or path.parent.resolve() not in file.resolve().parents:
+        raise FileProblem(path, f"keeps weights in {about.get('location')!r}, which is not in its folder")
+    offset = about.get("offset", "0")
+    if not offset.isdigit():
+        raise FileProblem(path, f"has the offset {offset!r}", "the file is damaged")
+    return file, int(offset)

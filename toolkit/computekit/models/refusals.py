@@ -1,0 +1,91 @@
+"""What a file that is no model may be instead, so that the one line that refuses it helps."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..contracts import ModelFormat
+from ..errors import FileProblem
+
+_MAGICS = (
+    (b"PK\x05\x06", "it is an empty zip archive"),
+    (b"\x1f\x8b", "it is gzip-compressed: unpack it first (gunzip)"),
+    (b"BZh", "it is bzip2-compressed: unpack it first (bunzip2)"),
+    (b"\xfd7zXZ", "it is xz-compressed: unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "it is zstd-compressed: unpack it first (unzstd)"),
+    (b"7z\xbc\xaf", "it is a 7z archive: unpack it first"),
+    (b"Rar!", "it is a rar archive: unpack it first"),
+    (b"\x80", "it is a pickle, but not one that torch.save writes: open it where it was made and torch.save it"),
+    (b"\x93NUMPY", "it is a numpy array"),
+    (b"\x89HDF", "it is an HDF5 file (Keras): convert it to safetensors first"),
+    (b"version https://git-lfs", "it is a git-lfs pointer: fetch the file itself with git lfs pull"),
+    (b"<!DOCTYPE", "it is a web page: the download went wrong"),
+    (b"<html", "it is a web page: the download went wrong"),
+)
+_MODEL_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".gguf", ".onnx", ".pt2", ".tar")
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what is missing, empty, unreadable or no regular file (FileProblem)."""
+    if not path.exists():
+        raise FileProblem(path, "no such model file", "check the name and the folder")
+    if path.is_dir():
+        return
+    if not path.is_file():
+        raise FileProblem(path, "is a device or a pipe, not a file", "save it to a file first")
+    if path.stat().st_size == 0:
+        raise FileProblem(path, "is empty", "get the file again")
+    with path.open("rb"):  # an unreadable file fails here, with the system's own reason
+        pass
+
+
+def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
+    """A hint for the refusal, from the first bytes and, for archives, the names of the members."""
+    if path.is_dir():
+        return "it is a folder without weights that are known here"
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    if start.startswith(b"PK\x03\x04"):
+        return _zip(path)
+    for magic, what in _MAGICS:
+        if start.startswith(magic):
+            return what
+    if start[257:262] == b"ustar":
+        return _tar(path)
+    if b"\0" not in start and (text := start.decode("utf-8", "replace").strip()):
+        return f"it is a text file that begins with {text.splitlines()[0][:40]!r}"
+    return f"known: {', '.join(kind.name for kind in kinds)}"
+
+
+def _zip(path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return "it begins like a zip archive (torch.save writes those), but it is damaged or truncated"
+    if names and all(name.endswith(".npy") for name in names):
+        return "it is a numpy .npz archive"
+    if "model.weights.h5" in names:
+        return "it is a Keras archive: export it to safetensors first"
+    return _archive("zip", names)
+
+
+def _tar(path: Path) -> str:
+    try:
+        with tarfile.open(path, "r:") as archive:
+            names = [member.name for _, member in zip(range(100), archive, strict=False)]
+    except (OSError, tarfile.TarError, ValueError):
+        return "it begins like a tar archive, but it is damaged"
+    if {"storages", "tensors", "pickle"} <= set(names):
+        return "it was written by torch < 0.1.10: load and save it with torch 1.x"
+    return _archive("tar", names)
+
+
+def _archive(kind: str, names: list[str]) -> str:
+    models = [name for name in names if name.lower().endswith(_MODEL_SUFFIXES)]
+    if models:
+        return f"it is a {kind} archive that contains {models[0]!r}: unpack it and give that file"
+    return f"it is a {kind} archive, but not one that torch writes"
