@@ -14,6 +14,7 @@ from . import criteria
 from .parameters import SampleShape, Share
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from computekit.datasets import Data
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 @click.option(
     "--ratio",
     type=Share(),
-    default=0.5,
-    show_default=True,
-    help="Share of the channels and hidden neurons to remove.",
+    help="Share of the channels and hidden neurons to remove.  [default: 0.5]",
 )
+@click.option("--target-flops", type=Share(), help="Instead of --ratio: share of the forward FLOPs to leave at most.")
 @click.option(
     "--scope",
     type=click.Choice(["uniform", "global"]),
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 def prune(
     run: computekit.StepRun,
     model: Path,
-    ratio: float,
+    ratio: float | None,
+    target_flops: float | None,
     scope: str,
     criterion: str,
     round_to: int,
@@ -83,11 +84,13 @@ def prune(
     from computekit import models
     from computekit.models.examples import example_inputs
 
-    from .pruning import Settings
+    from .pruning import Settings, prune_to_flops
     from .pruning import prune as prune_module
 
+    if ratio is not None and target_flops is not None:
+        raise click.UsageError("give --ratio or --target-flops, not both")
     chosen = criteria.find(criterion)
-    target = run.output(model.with_name(f"{model.stem}-pruned{model.suffix or '.pt'}"))
+    target = run.output(model.with_name(f"{model.stem}-pruned.pt"))
     reference = models.ArchRef(arch, arch_args or {}) if arch else None
     module, reference, metadata = computekit.load_module(run.input(model), reference, trust_pickle=trust_pickle)
     if metadata.get("compression"):
@@ -95,8 +98,13 @@ def prune(
     dataset = computekit.load_data(data) if data else None
     inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
     device = run.device
-    settings = Settings(ratio, "global" if scope == "global" else "uniform", chosen, round_to)
-    pruned = prune_module(module, reference, inputs, settings)
+    settings = Settings(ratio or 0.5, "global" if scope == "global" else "uniform", chosen, round_to)
+    if target_flops is not None:
+        pruned, run.details["ratio"] = prune_to_flops(module, reference, inputs, settings, target_flops)
+    else:
+        pruned = prune_module(module, reference, inputs, settings)
+    _put_sizes(run, module, pruned.module, inputs)
+    dtype = _stored_dtype(model, trust_pickle)
     run.details["layers"] = {
         name: {"before": before, "after": after} for name, (before, after) in pruned.layers.items()
     }
@@ -104,21 +112,30 @@ def prune(
     if dataset is None:
         run.note("Pruned without fine-tuning, because no --data was given: expect the accuracy to have collapsed.")
     else:
-        _fine_tune(run, module, pruned.module, dataset, recipe, device)
+        _fine_tune(run, module, pruned.module, dataset, recipe, device, dtype)
+    pruned.module.to(dtype)
     kept_metadata = {key: value for key, value in metadata.items() if key not in ("format", "arch")}
     with run.writing(target) as temporary:
         computekit.save_module(pruned.module, temporary, reference, **{**kept_metadata, "pruned": True})
         if temporary.stat().st_size >= model.stat().st_size:
             raise FileProblem(target, "would be no smaller than the input", "give a larger --ratio")
-    _put_sizes(run, module, pruned.module, inputs)
     run.put("file_bytes", target.stat().st_size, "B")
     run.show(_table(pruned.layers, run.details["kept"]))
 
 
 def _fine_tune(
-    run: computekit.StepRun, original: nn.Module, pruned: nn.Module, data: Data, recipe: training.Recipe, device: Any
+    run: computekit.StepRun,
+    original: nn.Module,
+    pruned: nn.Module,
+    data: Data,
+    recipe: training.Recipe,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> None:
-    """Evaluate, train and evaluate again, all on the test split; the best epoch is chosen on validation."""
+    """Evaluate, train and evaluate again, all on the test split; the best epoch is chosen on validation.
+
+    The training runs in fp32; the last evaluation is of the weights as they will be stored, in ``dtype``.
+    """
     from computekit import evaluation
 
     def test(module: nn.Module) -> Evaluation:
@@ -127,12 +144,21 @@ def _fine_tune(
     before = test(original.to(device))
     cut = test(pruned.to(device))
     result = training.fit(pruned, data, recipe, device=device, seed=run.seed, progress=run.progress)
-    after = test(pruned)
+    after = test(pruned.to(dtype))
     training.report(run, pruned, data, result, after)
     run.put(f"{after.metric}_of_input", **before.quantity())
     run.put(f"{after.metric}_before_fine_tuning", **cut.quantity())
     key, estimate = evaluation.difference(before, after)
     run.put(key, estimate.value, **estimate.about)
+
+
+def _stored_dtype(model: Path, trust_pickle: bool) -> torch.dtype:
+    """The type of the file's weights, so that a half-precision file stays one; float32 if they differ."""
+    import torch
+
+    tensors = computekit.open_model(model, trust_pickle=trust_pickle).tensors.values()
+    found = {info.dtype for info in tensors if info.dtype.is_floating_point}
+    return found.pop() if len(found) == 1 else torch.float32
 
 
 def _put_sizes(run: computekit.StepRun, original: nn.Module, pruned: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -141,7 +167,7 @@ def _put_sizes(run: computekit.StepRun, original: nn.Module, pruned: nn.Module, 
 
     one = tuple(value[:1] for value in inputs)
     parameters = [sum(p.numel() for p in module.parameters()) for module in (original, pruned)]
-    counts = [flops.count(module.cpu(), one) for module in (original, pruned)]
+    counts = [flops.count(module, one) for module in (original, pruned)]
     run.put("parameters", parameters[1])
     run.put("parameters_left", parameters[1] / parameters[0], "1")
     run.put("forward_flops", counts[1].forward, "FLOP")

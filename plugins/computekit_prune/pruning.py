@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from computekit import ComputekitError, models
+from computekit import ComputekitError, flops, models
 from computekit.models.shapes import shrink
 
 from . import selection
 from .coupling import Kept, analyse
 from .criteria import Criterion
+
+_STEPS = 64
+"""Ratios that `prune_to_flops` tries lie this many to one apart."""
 
 
 class NothingRemoved(ComputekitError):
@@ -26,6 +29,20 @@ class NothingRemoved(ComputekitError):
 
     def __str__(self) -> str:
         return f"nothing was removed: {self.reason}; the model is as small as before"
+
+
+class TargetOutOfReach(ComputekitError):
+    """No ratio brings the FLOPs down to the target."""
+
+    def __init__(self, share: float, lowest: float) -> None:
+        super().__init__(share, lowest)
+        self.share, self.lowest = share, lowest
+
+    def __str__(self) -> str:
+        return (
+            f"pruning cannot bring the FLOPs down to {self.share:.3g} of the model's; "
+            f"removing nearly all channels that may go leaves {self.lowest:.3g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,39 @@ def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], sett
         raise ComputekitError(f"pruning changed the output of {arch.name} from {expected} to {shape}")
     _check_rebuilt(pruned.module, arch, inputs)
     return pruned
+
+
+def prune_to_flops(
+    module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], settings: Settings, share: float
+) -> tuple[Pruned, float]:
+    """Like `prune`, with the smallest ratio that leaves at most ``share`` of the forward FLOPs; returns it too.
+
+    The ratio is searched in steps of 1/64, in which the FLOPs never rise.
+
+    Raises:
+        TargetOutOfReach: even the largest ratio leaves more.
+    """
+    whole = flops.count(module, inputs).forward
+
+    def attempt(step: int) -> tuple[Pruned, float]:
+        try:
+            pruned = prune(module, arch, inputs, replace(settings, ratio=step / _STEPS))
+        except NothingRemoved:
+            return Pruned(module), 1.0
+        return pruned, flops.count(pruned.module, inputs).forward / whole
+
+    low, high = 0, _STEPS - 1  # `low` leaves too much, `high` is enough
+    best, left = attempt(high)
+    if left > share:
+        raise TargetOutOfReach(share, left)
+    while high - low > 1:
+        middle = (low + high) // 2
+        pruned, left = attempt(middle)
+        if left <= share:
+            best, high = pruned, middle
+        else:
+            low = middle
+    return best, high / _STEPS
 
 
 def _first_line(error: Exception) -> str:

@@ -90,6 +90,30 @@ def test_weights_without_code_need_an_architecture(model: Path, monkeypatch: pyt
     assert computekit.load_module("weights-pruned.pt")[0][0].out_features == 4
 
 
+def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
+    path = tmp_path / "half.pt"
+    computekit.save_module(models.build(MLP).to(torch.bfloat16), path, MLP)
+    result = prune(path, "--data", "digits", "--epochs", "1")
+    assert result.exit_code == 0, result.output
+    tensors = computekit.open_model(tmp_path / "half-pruned.pt").tensors
+    assert {info.dtype for info in tensors.values()} == {torch.bfloat16}
+
+
+def test_target_flops(model: Path) -> None:
+    result = prune(model, "--target-flops", "0.6")
+    assert result.exit_code == 0, result.output
+    assert 0.5 < quantities(model.with_name("model-pruned.pt"))["forward_flops_left"] <= 0.6
+    assert prune(model, "--target-flops", "0.6", "--ratio", "0.5").exit_code == 2
+
+
+def test_file_that_is_no_part_of_its_architecture_names_file_and_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "odd.pt"
+    computekit.save_module(models.build(models.ArchRef("mlp", {"hidden": 32})), path, MLP, pruned=True)
+    result = prune(path)
+    assert result.exit_code == 1
+    assert f"{path}: 'hidden.0.weight' has shape [32, 64]" in result.output
+
+
 @pytest.mark.parametrize("ratio", ["0", "1", "1.5", "nan", "half"])
 def test_ratio_outside_0_and_1_is_wrong_usage(model: Path, ratio: str) -> None:
     result = prune(model, "--ratio", ratio)

@@ -13,7 +13,7 @@ pytest.importorskip("torch_pruning")
 
 from computekit import ComputekitError, flops, models
 from computekit_prune import criteria
-from computekit_prune.pruning import NothingRemoved, Settings, prune
+from computekit_prune.pruning import NothingRemoved, Settings, TargetOutOfReach, prune, prune_to_flops
 
 ZOO: dict[str, tuple[dict[str, Any], Callable[[], Tensor]]] = {
     "mlp": ({"hidden": 16, "depth": 2}, lambda: torch.randn(3, 64)),
@@ -92,6 +92,24 @@ def test_rounding_leaves_multiples() -> None:
     arch = models.ArchRef("resnet", args)
     pruned = prune(models.build(arch), arch, (sample(),), settings(0.4, "global", 4))
     assert all(after % 4 == 0 for _, after in pruned.layers.values())
+
+
+def test_target_of_flops_is_met_with_the_smallest_ratio() -> None:
+    args, sample = ZOO["resnet"]
+    arch, inputs = models.ArchRef("resnet", args), (sample(),)
+    module = models.build(arch)
+    whole = flops.count(module, inputs).forward
+    pruned, ratio = prune_to_flops(module, arch, inputs, settings(), 0.4)
+    assert flops.count(pruned.module, inputs).forward <= 0.4 * whole
+    less = prune(module, arch, inputs, settings(ratio - 1 / 64))
+    assert flops.count(less.module, inputs).forward > 0.4 * whole
+
+
+def test_target_that_kept_layers_exceed_is_refused() -> None:
+    args, sample = ZOO["gpt"]
+    arch = models.ArchRef("gpt", args)
+    with pytest.raises(TargetOutOfReach, match="nearly all channels that may go leaves 0"):
+        prune_to_flops(models.build(arch), arch, (sample(),), settings(), 0.05)
 
 
 class FixedHeads(nn.Module):

@@ -139,9 +139,12 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
             source.path, f"holds {unused[0]!r}, which the architecture does not have", "is it the right --arch?"
         )
     if source.metadata.get("pruned"):
-        from .shapes import shrink
+        from .shapes import ShapesDoNotFit, shrink
 
-        shrink(module, {key: floats.tensors[name].shape for key, name in names.items()})
+        try:
+            shrink(module, {key: floats.tensors[name].shape for key, name in names.items()})
+        except ShapesDoNotFit as error:
+            raise FileProblem(source.path, str(error)) from error
         own = module.state_dict()
     owners = places(module)
     state, filled = {}, set()

@@ -24,7 +24,7 @@ class ShapesDoNotFit(ComputekitError):
         self.name, self.shape, self.why = name, shape, why
 
     def __str__(self) -> str:
-        return f"tensor {self.name} has shape {'x'.join(map(str, self.shape))} in the file: {self.why}"
+        return f"{self.name!r} has shape {list(self.shape)}: {self.why}"
 
 
 def shrink(module: nn.Module, shapes: Mapping[str, Shape]) -> None:
@@ -49,9 +49,7 @@ def shrink(module: nn.Module, shapes: Mapping[str, Shape]) -> None:
         for key, shape in changed.items():
             built = tuple(present[key].shape)
             if len(shape) != len(built) or any(new > old for new, old in zip(shape, built, strict=True)):
-                raise ShapesDoNotFit(
-                    prefix + key, shape, f"no part of the {'x'.join(map(str, built))} that was built; check --arch"
-                )
+                raise ShapesDoNotFit(prefix + key, shape, f"no part of the {list(built)} that was built; check --arch")
         if "weight" in changed:
             _set_attributes(layer, prefix + "weight", changed["weight"])
         for key, shape in changed.items():
