@@ -7,6 +7,7 @@ import click
 from computekit.cli import DefaultGroup
 
 from .count import count
+from .validate import validate
 
 
 @click.group(cls=DefaultGroup, default="count")
@@ -20,4 +21,5 @@ def estimator() -> None:
     """
 
 
-estimator.add_command(count)
+for command in (count, validate):
+    estimator.add_command(command)

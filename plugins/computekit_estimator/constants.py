@@ -9,36 +9,42 @@ from dataclasses import dataclass
 class Constants:
     """Shares are 0..1 of a nominal rate; times in seconds."""
 
-    sustained_until_2022: float = 0.85
+    sustained_until_2022: float = 0.783
     """Share of the tensor peak that clocks sustain in large products, parts before 2022 (Volta, Ampere)."""
-    sustained_since_2022: float = 0.70
+    sustained_since_2022: float = 0.582
     """The same since 2022 (Hopper, Ada, Blackwell), whose peak at full clock exceeds the power limit."""
-    memory: float = 0.80
+    memory: float = 0.73
     """Share of the memory bandwidth that element-wise kernels reach."""
     node_link: float = 0.75
     """Share of the link rate that collectives inside a node reach."""
-    network: float = 0.70
+    network: float = 0.75
     """Share of the network rate that collectives and transfers between nodes reach."""
-    kernel_s: float = 4e-6
+    kernel_s: float = 5e-6
     """Start and drain of one kernel."""
     message_s: float = 15e-6
     """Latency of one collective step inside a node."""
     network_message_s: float = 25e-6
     """Latency of one transfer between nodes."""
-    tile_overhead_k: float = 96.0
+    tile_overhead_k: float = 80.0
     """Filling and emptying a product tile costs as much as this many steps along k."""
-    misaligned: float = 0.4
-    """Share of the rate where a product's inner dimension is no multiple of 8 elements: narrow loads."""
-    flash: float = 0.55
+    misaligned: float = 0.06
+    """Share of the rate where a row is no multiple of 8 elements (16 bytes): no tensor cores."""
+    flash: float = 0.392
     """Share of the sustained rate in fused attention kernels."""
-    contention: float = 0.15
+    contention: float = 0.60
     """Share of overlapped communication that still shows, for it takes multiprocessors and bandwidth."""
-    host_s: float = 6e-3
+    host_s: float = 1.9e-3
     """Host time of one layer's forward, recomputed and backward pass, where launches block."""
-    straggler_s: float = 4e-3
+    straggler_s: float = 5.7e-3
     """Spread (one standard deviation) of that time among the ranks that then wait for each other."""
     tensor_hidden: float = 0.6
     """Share of tensor-parallel communication that splitting it hides behind the products."""
+    dequantise: float = 0.75
+    """Share of the memory rate that products reach which unpack integer weights on the way."""
+    graph_kernel_s: float = 2e-6
+    """Start and drain of one kernel of a captured graph."""
+    host_sync_s: float = 40e-6
+    """Wait for the slowest host at a collective, where kernels are launched one by one."""
     step_s: float = 0.0
     """Fixed time of one step: data, logging, the optimizer's start."""
 

@@ -44,6 +44,7 @@ class Gpu:
     tdp_w: float | None = None
     power_w: float | None = None
     switched: bool = True
+    kind: str = "gpu"
 
     def peak(self, precision: str) -> float:
         """Dense peak of ``precision`` in FLOP/s; raises ComputekitError where the device has none."""
@@ -71,6 +72,7 @@ def from_catalog(row: Hardware) -> Gpu:
     slow = "PCIe" in (row.interconnect or "PCIe")
     return Gpu(
         name=row.name,
+        kind=row.kind,
         peak_flops=dict(row.peak_flops),
         memory_bytes=row.memory_bytes,
         memory_rate=row.bandwidth_bytes_s,

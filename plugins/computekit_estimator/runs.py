@@ -107,8 +107,8 @@ def model_of(run: Run) -> Transformer:
     layers, hidden, heads = (run.whole(name) for name in ("layers", "hidden", "heads"))
     gated = bool(run.whole("ffn_gated", 0))
     experts = run.whole("experts", 0)
-    if experts and "MLA" in run.text("definition"):
-        raise CannotPredict("multi-head latent attention and shared experts are not in the table's columns")
+    if experts and not run.text("kv_heads"):
+        raise CannotPredict("the columns do not hold latent attention, shared experts or the experts' own width")
     vocab = run.whole("vocab", 0)
     ffn = run.whole("ffn", 4 * hidden)
     rough = layers * (4 + (3 if gated else 2) * ffn / hidden * max(experts, 1)) * hidden**2
@@ -161,7 +161,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     half = run.text("precision") or "bf16"
     fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or "dist-opt" in sharding
     micro = run.number("microbatch")
-    batch = run.whole("global_batch", dp * int(micro or 1))
+    batch = run.whole("global_batch", dp * int(micro) if micro else None)
     if micro and pp > 1 and batch == dp * micro:
         micro = 1.0  # a pipeline of a single microbatch is none: the table gives the rank's whole batch
     return Layout(
@@ -178,7 +178,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         sharding=_sharding(sharding),  # type: ignore[arg-type]
         sequence_parallel=bool(run.whole("seq_parallel", 0)) or ("fsdp2" in sharding and tp > 1),
         fused_attention=modern,
-        overlap=modern,
+        overlap=modern or sharding.startswith("zero3"),
         compiled="compile" in note or ("fsdp2" in sharding and half == "fp8"),
         gradient_bytes=4.0 if fp32_gradients else 2.0,
         slots=pp > 1 and model.layers % pp != 0 and (model.layers + 2) % pp == 0,

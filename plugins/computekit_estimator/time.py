@@ -94,7 +94,7 @@ def _host(layout: Layout, c: Constants) -> Number:
 def _logits(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
     """Output projection and cross-entropy, forward and backward, of one microbatch."""
     tokens = layout.microbatch * model.seq / layout.cp
-    columns = model.vocab / layout.tp
+    columns = np.ceil(model.vocab / layout.tp / 64) * 64  # vocabularies are padded
     precision = "bf16" if layout.precision == "fp8" else layout.precision
     products = sum(
         gemm.seconds(gpu, precision, m, n, k, constants=c)
@@ -150,7 +150,8 @@ def _data_parallel(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, b
 
     m = layout.microbatches
     if layout.sharding == "zero3":
-        total = m * (gathered(2.0) * 2 + gathered(layout.gradient_bytes))
+        often = np.where(layout.pp > 1, 1, m)  # a pipeline keeps what it gathered for all microbatches of the step
+        total = often * (gathered(2.0) * np.where(layout.pp > 1, 1, 2) + gathered(layout.gradient_bytes))
         start = (gathered(2.0) + gathered(layout.gradient_bytes)) / model.layers
     elif layout.sharding == "zero2":
         total = gathered(2.0) + m * gathered(layout.gradient_bytes)

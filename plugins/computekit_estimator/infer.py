@@ -1,0 +1,154 @@
+"""Latency, throughput and memory of serving a transformer: prefill and decode.
+
+Prefill is a forward pass over the prompt. A decode step reads every weight and the whole key-value cache once for one
+new token of each sequence, so it is bound by memory until the batch is large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import collectives, gemm
+from .constants import CONSTANTS, Constants
+from .errors import CannotPredict
+from .hardware import Gpu
+from .memory import CONTEXT_BYTES
+from .transformer import Transformer
+
+Number = Any
+
+WEIGHT_BYTES = {
+    "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "int4g32": 0.625,
+    "int4g64": 0.5625, "int4g128": 0.53125,
+}  # fmt: skip
+"""Bytes of a weight as stored; int4gN has a half-precision scale and zero point for each N weights."""
+
+COMPUTES_IN = {"int8": "bf16", "int4": "bf16", "int4g32": "bf16", "int4g64": "bf16", "int4g128": "bf16"}
+"""Weight-only formats compute in half precision."""
+
+_KERNELS = 12
+"""Kernels of one layer in one step: norms, four products, attention, cache, activation, residuals."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a model is served. ``graphs`` replays captured launches instead of launching each kernel."""
+
+    batch: Number = 1
+    tp: Number = 1
+    precision: str = "bf16"
+    kv_bytes: float = 2.0
+    graphs: bool = True
+
+
+def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, constants: Constants = CONSTANTS) -> Number:
+    """Seconds until the first token of ``serving.batch`` prompts of ``prompt`` tokens."""
+    c = constants
+    tokens = serving.batch * prompt
+    products = model.layers * _products(model, serving, gpu, tokens, c) + _head(model, serving, gpu, c)
+    heads = serving.batch * model.heads / serving.tp
+    flops = 4.0 * heads * prompt * (prompt + 1) / 2 * model.head_dim
+    attention = flops / (gpu.sustained(_half(serving, gpu), c) * c.flash)
+    traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * model.ffn / serving.tp)
+    rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
+    return products + model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
+
+
+def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, constants: Constants = CONSTANTS) -> Number:
+    """Seconds of one step that gives every sequence of the batch one token, after ``context`` tokens each."""
+    c = constants
+    products = model.layers * _products(model, serving, gpu, serving.batch, c) + _head(model, serving, gpu, c)
+    cache = 2.0 * serving.kv_bytes * serving.batch * context * model.kv_width / serving.tp
+    attention = cache / (gpu.memory_rate * c.memory)
+    return products + model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
+
+
+def request(
+    model: Transformer, serving: Serving, gpu: Gpu, prompt: int, new: int, constants: Constants = CONSTANTS
+) -> Number:
+    """Seconds of a whole request: prefill gives the first token, each decode step another one."""
+    middle = prompt + (new - 1) / 2
+    return prefill(model, serving, gpu, prompt, constants) + (new - 1) * decode(model, serving, gpu, middle, constants)
+
+
+def weight_bytes(model: Transformer, serving: Serving) -> Number:
+    """Weights on one device; embeddings stay in half precision."""
+    each = WEIGHT_BYTES[serving.precision]
+    ends = (model.embedding_params + model.head_params) * max(each, 2.0)
+    return (model.layers * model.layer_params * each + ends) / serving.tp
+
+
+def cache_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
+    """Key-value cache on one device, all sequences."""
+    return 2.0 * serving.kv_bytes * model.layers * serving.batch * context * model.kv_width / serving.tp
+
+
+def memory_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
+    """Weights, cache, activations of the prompt and the process's own share."""
+    activations = 2.0 * serving.batch * context * (4 * model.hidden + 2 * model.ffn / serving.tp)
+    return weight_bytes(model, serving) + cache_bytes(model, serving, context) + activations + CONTEXT_BYTES
+
+
+def check(model: Transformer, serving: Serving) -> None:
+    """Refuse formats without a size and heads that do not divide."""
+    if serving.precision not in WEIGHT_BYTES:
+        raise CannotPredict(f"precision {serving.precision!r} is unknown; known: {', '.join(WEIGHT_BYTES)}")
+    if model.heads % int(serving.tp):
+        raise CannotPredict(f"tp={serving.tp} does not divide {model.heads} heads")
+
+
+def _half(serving: Serving, gpu: Gpu) -> str:
+    half = COMPUTES_IN.get(serving.precision, serving.precision)
+    if half in ("fp8", "bf16"):
+        half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
+    return half
+
+
+def _products(model: Transformer, serving: Serving, gpu: Gpu, rows: Number, c: Constants) -> Number:
+    """The four weight products of a layer for ``rows`` tokens."""
+    t = serving.tp
+    up = model.ffn * (2 if model.gated else 1)
+    total: Number = 0.0
+    for n, k, expert in (
+        ((model.q_width + 2 * model.kv_width) / t, model.hidden, False),
+        (model.hidden, model.q_width / t, False),
+        (up / t, model.hidden, True),
+        (model.hidden, model.ffn / t, True),
+    ):
+        total = total + _product(model, serving, gpu, rows, n, k, expert, c)
+    return total
+
+
+def _product(
+    model: Transformer, serving: Serving, gpu: Gpu, rows: Number, n: Number, k: Number, expert: bool, c: Constants
+) -> Number:
+    computes = COMPUTES_IN.get(serving.precision, serving.precision)
+    experts: Number = 1.0
+    if expert and model.experts:
+        asked = rows * model.topk  # distinct experts that this many choices touch, chosen evenly
+        experts = model.experts * (1 - (1 - 1 / model.experts) ** asked)
+        rows = asked / experts
+    rate = gpu.memory_rate * c.memory * (c.dequantise if serving.precision in COMPUTES_IN else 1.0)
+    stream = experts * (n * k * WEIGHT_BYTES[serving.precision] + 2.0 * rows * (n + k)) / rate
+    compute = gemm.seconds(gpu, computes, np.maximum(rows, 1), n, k, experts, 0.0, c) - c.kernel_s
+    return np.maximum(stream, compute)
+
+
+def _head(model: Transformer, serving: Serving, gpu: Gpu, c: Constants) -> Number:
+    """Logits of the last position of each sequence."""
+    return _product(model, serving, gpu, serving.batch, model.vocab / serving.tp, model.hidden, False, c)
+
+
+def _launches(serving: Serving, c: Constants) -> float:
+    return _KERNELS * (c.graph_kernel_s if serving.graphs else c.kernel_s)
+
+
+def _sync(model: Transformer, serving: Serving, gpu: Gpu, tokens: Number, c: Constants) -> Number:
+    """Two all-reduces a layer; without graphs each also waits for the slowest host."""
+    size = 2.0 * tokens * model.hidden
+    each = collectives.all_reduce(gpu, size, serving.tp, np.minimum(serving.tp, gpu.node_gpus), c)
+    wait = 0.0 if serving.graphs else c.host_sync_s
+    return 2 * np.where(np.asarray(serving.tp) > 1, each + wait, 0.0)
