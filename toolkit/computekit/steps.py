@@ -66,6 +66,7 @@ class StepRun:
         self._step = _step_of(ctx)
         self._options = {k: _plain(v) for k, v in ctx.params.items() if k not in _NOT_ASKED}
         self._started = time.time()
+        host.current().taking_part.clear()  # what an earlier step in this process looked up is not part of this run
         if output is not None:
             files.check_writable(output)
 

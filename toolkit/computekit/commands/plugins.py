@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .. import host, options, verbs
+from .new import new
 
 
 @click.group(invoke_without_command=True)
@@ -39,6 +40,9 @@ def plugins(ctx: click.Context, as_json: bool) -> None:
     for title in ("steps", "architectures", "datasets"):
         names = [item["name"] for item in listing[title]]
         click.echo(f"\n{title}: {', '.join(names)}")
+
+
+plugins.add_command(new)
 
 
 def describe(registry: host.Host) -> dict[str, Any]:

@@ -1,0 +1,113 @@
+"""``computekit plugins new``: every kind is complete, and works once installed, with nothing else changed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from computekit.cli import main
+from computekit.commands.new import KINDS, render
+
+Venv = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def new(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["plugins", "new", *words], prog_name="computekit")
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_a_complete_distribution(kind: str) -> None:
+    files = render("my-own", kind)
+    project = tomllib.loads(files["pyproject.toml"])
+    assert project["project"]["name"] == "computekit-my-own"
+    assert project["project"]["entry-points"]["computekit"] == {"my-own": "computekit_my_own"}
+    assert {
+        "README.md", ".gitignore", ".github/workflows/test.yml", "src/computekit_my_own/py.typed",
+        "tests/test_contract.py", "tests/test_plugin.py",
+    } <= files.keys()  # fmt: skip
+    for path, text in files.items():
+        assert "@NAME@" not in text
+        if path.endswith(".py"):
+            tree = ast.parse(text)
+            assert ast.get_docstring(tree), path
+    assert 'plugin = "my-own"' in files["tests/test_contract.py"]
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "with-some-dashes", "computekit-prefixed", "lambda", "a-name-of-thirty-two-characters"]
+)
+def test_code_is_formatted_and_sorted_for_any_name(name: str, tmp_path: Path) -> None:
+    for kind in KINDS:
+        folder = tmp_path / kind
+        folder.mkdir()
+        assert new(name, "--kind", kind, "--into", str(folder), "--quiet")[0] == 0
+    ruff = [sys.executable, "-m", "ruff"]
+    checked = subprocess.run(
+        [*ruff, "check", "--isolated", "--select", "E,F,I,UP,B", "--line-length", "120", str(tmp_path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+    formatted = subprocess.run(
+        [*ruff, "format", "--isolated", "--line-length", "120", "--diff", str(tmp_path)], capture_output=True, text=True
+    )
+    assert formatted.returncode == 0, formatted.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["Bad_Name"], 2, "no name for a plugin"),
+        (["a--b"], 2, "no name for a plugin"),
+        (["../x"], 2, "no name for a plugin"),
+        (["quantize"], 1, "the name 'quantize' is taken"),
+        (["table"], 1, "the name 'table' is taken"),
+        (["mine", "--kind", "stpe"], 2, "stpe"),
+        (["mine", "--into", "nowhere"], 1, "the folder nowhere does not exist"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_refusals_write_nothing(
+    words: list[str], code: int, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exit_code, output = new(*words)
+    assert exit_code == code
+    assert complaint in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "computekit-mine"
+    folder.mkdir()
+    exit_code, output = new("mine", "--into", str(tmp_path))
+    assert exit_code == 1
+    assert "exists already" in output
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_plugin_works_and_passes_its_own_tests(kind: str, venv: Venv, tmp_path: Path) -> None:
+    python = venv(tmp_path)
+    python("-m", "computekit", "plugins", "new", "mine", "--kind", kind, "--quiet")
+    project = tmp_path / "computekit-mine"
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(project))
+    listing = json.loads(python("-m", "computekit", "plugins", "--json").stdout)
+    [mine] = [plugin for plugin in listing["plugins"] if plugin["name"] == "mine"]
+    assert (mine["state"], mine["reason"], mine["distribution"]) == ("loaded", "", "computekit-mine")
+    if kind in ("step", "command"):
+        assert "mine " in python("-m", "computekit", "--help").stdout
+    tests = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), check=False)
+    assert tests.returncode == 0, tests.stdout
+    types = python("-m", "mypy", "--strict", str(project / "src"), check=False)
+    own = [line for line in types.stdout.splitlines() if line.startswith(str(project)) or "computekit-mine" in line]
+    assert own == [], types.stdout

@@ -1,0 +1,120 @@
+"""``computekit plugins new``: a complete plugin distribution to start from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from .. import __version__, host, options
+from ..errors import ComputekitError, FileProblem
+
+
+class Kind(NamedTuple):
+    """What a template makes: a sentence about it, how it is used, and the plugin that it extends."""
+
+    summary: str
+    usage: str
+    needs: str = ""
+
+
+KINDS = {
+    "step": Kind("Disturbs the weights of a model with noise.", "computekit @NAME@ model.pt"),
+    "command": Kind("Lists the largest tensors of a model.", "computekit @NAME@ model.pt"),
+    "architecture": Kind("A model architecture.", "computekit train --arch @NAME@ --data digits -o model.pt"),
+    "dataset": Kind("A data set.", "computekit train --arch mlp --data @NAME@ -o model.pt"),
+    "format": Kind("Reads and writes models as numpy .npz archives.", "computekit quantize --int8 model.npz"),
+    "scheme": Kind("A quantization scheme.", "computekit quantize --scheme @NAME@ model.pt", "quantize"),
+    "criterion": Kind("A pruning criterion.", "computekit prune --criterion @NAME@ model.pt", "prune"),
+    "catalog": Kind("Hardware and prices for the catalog.", "computekit plugins"),
+    "columns": Kind("Columns for tables of results.", "computekit table *.record.json"),
+}
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(list(KINDS)), default="step", show_default=True, help="What it adds.")
+@click.option(
+    "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(),
+    help="Folder to make it in.  [default: the current one]",
+)  # fmt: skip
+@options.common
+@click.pass_context
+def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
+    """Write a complete plugin distribution, computekit-NAME, that works as it is: module, types, tests, CI.
+
+    \b
+    Example:
+      computekit plugins new ternary --kind step
+      pip install -e 'computekit-ternary[test]'
+      computekit ternary model.pt
+      pytest computekit-ternary
+    """
+    name = name.removeprefix("computekit-")
+    folder = into / f"computekit-{name}"
+    check(name, folder)
+    for path, text in render(name, kind).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    if not ctx.meta.get("computekit.quiet", False):
+        click.echo(f"wrote {folder}; next: pip install -e '{folder}[test]' && pytest {folder}", err=True)
+    click.echo(str(folder))
+
+
+def check(name: str, folder: Path) -> None:
+    """Refuse a name that would clash, before anything is written."""
+    if not _NAME.fullmatch(name):
+        raise click.UsageError(f"{name!r} is no name for a plugin: use lower-case letters, digits and single dashes")
+    registry = host.current()
+    taken = {loaded.name: loaded for loaded in registry.plugins}
+    if name in taken or name in registry.commands:
+        raise ComputekitError(f"the name {name!r} is taken; 'computekit plugins' lists what is installed")
+    if folder.exists():
+        raise FileProblem(folder, "exists already", "give another name or --into another folder")
+    if not folder.parent.is_dir():
+        raise FileProblem(folder, f"the folder {folder.parent} does not exist", "create it first")
+
+
+def render(name: str, kind: str) -> dict[str, str]:
+    """The files of a distribution, by their path in it."""
+    import datetime
+    from importlib.resources import files as package_files
+
+    about = KINDS[kind]
+    module = f"computekit_{name.replace('-', '_')}"
+    values = {
+        "NAME": name,
+        "MODULE": module,
+        "KEY": f"{name.replace('-', '_')}_share",
+        "CLASS": "".join(part.title() for part in name.split("-")),
+        "SUMMARY": about.summary,
+        "USAGE": about.usage.replace("@NAME@", name),
+        "NEEDS": f'    needs = ("{about.needs}",)' if about.needs else "",
+        "HOST": __version__,
+        "DATE": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    sources = {
+        "pyproject.toml": "common/pyproject.toml.in",
+        "README.md": "common/README.md.in",
+        ".gitignore": "common/gitignore.in",
+        ".github/workflows/test.yml": "common/test.yml.in",
+        f"src/{module}/__init__.py": f"kinds/{kind}.py.in",
+        "tests/conftest.py": "common/conftest.py.in",
+        "tests/test_contract.py": "common/test_contract.py.in",
+        "tests/test_plugin.py": f"kinds/{kind}_test.py.in",
+    }
+    if kind == "format":
+        sources[f"src/{module}/files.py"] = "kinds/format_files.py.in"
+    templates = package_files("computekit") / "data" / "templates"
+    rendered = {path: (templates / source).read_text(encoding="utf-8") for path, source in sources.items()}
+    rendered[f"src/{module}/py.typed"] = ""
+    return {path: _fill(text, values).rstrip("\n") + "\n" if text else "" for path, text in rendered.items()}
+
+
+def _fill(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
