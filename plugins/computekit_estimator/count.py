@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from computekit import StepRun, options
+from computekit import options
 
 if TYPE_CHECKING:
+    from computekit import StepRun
     from computekit.flops import FlopCount
 
     from .source import Subject

@@ -40,8 +40,8 @@ from .verbs import Command, Step
 if TYPE_CHECKING:
     from .contracts import Hardware, Price
 
-IMPORT_BUDGET_MS = 50
-"""CPU time that the import of a plugin may take, the best of three; a light one takes 1 to 3 ms."""
+START_BUDGET_MS = 100
+"""CPU time that finding, importing and asking a plugin may take, the best of three; a light one takes 20 ms."""
 
 
 class Outcome(NamedTuple):
@@ -147,22 +147,27 @@ class PluginContract:
         assert self.plugin in {loaded.name for loaded in registry.plugins}, "is it installed? pip install -e ."
         assert [text for _, text in registry.deprecations] == [], "a deprecated hook or argument is used"
 
-    def test_its_import_is_light_and_silent(self) -> None:
+    def test_its_start_is_light_and_silent(self) -> None:
+        """Importing the plugin and asking for its commands: what every start of computekit pays for."""
+        allowed = ",".join((self.plugin, *self.needs))
         code = (
-            "import json, time\nfrom computekit import loading\n"
-            f"[found] = [f for f in loading.find() if f.name == {self.plugin!r}]\n"
-            "start = time.process_time()\nloaded = loading.load(found)\n"
-            "print(json.dumps([time.process_time() - start, loaded.heavy, loaded.printed]))"
+            "import json, sys, time\nfrom computekit import host, loading\n"
+            "host.Host.of().commands\nbefore, start = set(sys.modules), time.process_time()\n"
+            f"registry = host.Host.discover(loading.Policy(loading.parse_allowed({allowed!r})))\nregistry.commands\n"
+            "took = time.process_time() - start\n"
+            "printed = [loaded.printed for loaded in registry.plugins if loaded.printed]\n"
+            "heavy = [name for name in loading.HEAVY if name in sys.modules and name not in before]\n"
+            "print(json.dumps([took, heavy, printed]))"
         )
         seconds = []
         for _ in range(3):
             result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
             took, heavy, printed = json.loads(result.stdout)
-            assert heavy == [], "move these imports into the functions that need them"
-            assert printed == "", "a plugin must not print when it is imported"
+            assert heavy == [], "move these imports into the functions that need them; StepRun brings pydantic"
+            assert printed == [], "a plugin must not print when it is imported"
             assert result.stderr == "", "a plugin must not print when it is imported"
             seconds.append(took)
-        assert 1e3 * min(seconds) < IMPORT_BUDGET_MS, "milliseconds; do less at import"
+        assert 1e3 * min(seconds) < START_BUDGET_MS, "milliseconds; do less at import"
 
     def test_its_columns_and_catalog_rows_have_what_readers_need(self) -> None:
         registry = host.current()
