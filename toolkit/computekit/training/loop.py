@@ -89,10 +89,10 @@ def fit(
         ComputekitError: the module does not fit the data, or the loss became NaN.
     """
     recipe = recipe.resolved(data)
-    assert recipe.epochs is not None and recipe.lr is not None
+    assert recipe.epochs and recipe.lr and recipe.batch_size
     module.to(device)
     check_fits(module, data, device, name)
-    batches = _Batches(data.train, recipe, seed, device)
+    batches = _Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, device)
     optimizer = _optimizer(module, recipe)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _cosine(recipe, recipe.epochs * len(batches)))
     step = _Step(module, optimizer, recipe, loss, device, name)
@@ -154,12 +154,10 @@ def check_fits(module: nn.Module, data: Data, device: torch.device, name: str) -
 class _Batches:
     """Shuffled batches of one split; every epoch goes on with the same generator, which nothing else draws from."""
 
-    def __init__(self, split: Split, recipe: Recipe, seed: int, device: torch.device) -> None:
-        self.split = split
-        self.recipe = recipe
-        self.device = device
+    def __init__(self, split: Split, batch_size: int, shifted: bool, seed: int, device: torch.device) -> None:
+        self.split, self.batch_size, self.shifted, self.device = split, batch_size, shifted, device
         self.generator = torch.Generator().manual_seed(seed)
-        full, rest = divmod(len(split), recipe.batch_size)
+        full, rest = divmod(len(split), batch_size)
         # a last batch of one sample would break batch normalisation, which needs two
         self.count = max(1, full + (rest > 1))
 
@@ -168,10 +166,10 @@ class _Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self.split), generator=self.generator)
-        for start in range(0, self.count * self.recipe.batch_size, self.recipe.batch_size):
-            chosen = order[start : start + self.recipe.batch_size]
+        for start in range(0, self.count * self.batch_size, self.batch_size):
+            chosen = order[start : start + self.batch_size]
             inputs, targets = self.split.inputs[chosen], self.split.targets[chosen]
-            if self.recipe.augment == "shift":
+            if self.shifted:
                 inputs = shift(inputs, self.generator)
             yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
 

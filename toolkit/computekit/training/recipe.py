@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..datasets import Data
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = {"adamw": 2e-3, "sgd": 0.1}
+OPTIMIZERS = {"adamw": 3e-3, "sgd": 0.1}
 """Optimizers and their default peak learning rates."""
 
 
@@ -31,7 +31,7 @@ class Recipe:
 
     epochs: int | None = None
     lr: float | None = None
-    batch_size: int = 64
+    batch_size: int | None = None
     optimizer: str = "adamw"
     weight_decay: float = 0.05
     warmup: float = 0.1
@@ -43,10 +43,12 @@ class Recipe:
     def resolved(self, data: Data) -> Recipe:
         """A copy without any ``None``."""
         large_images = len(data.sample_shape) == 3 and min(data.sample_shape[1:]) >= 16
+        text = data.task == "language-modeling"
         return dataclasses.replace(
             self,
-            epochs=self.epochs if self.epochs is not None else (15 if data.task == "classification" else 4),
-            lr=self.lr if self.lr is not None else OPTIMIZERS[self.optimizer],
+            epochs=self.epochs or (3 if text else 15),
+            batch_size=self.batch_size or (8 if text else 64),
+            lr=self.lr or OPTIMIZERS[self.optimizer],
             augment=self.augment or ("shift" if large_images else "none"),
         )
 
@@ -74,16 +76,17 @@ def recipe_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[.
 
 def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
     rates = ", ".join(f"{rate:g} for {name}" for name, rate in OPTIMIZERS.items())
-    epochs = "" if base.epochs is not None else "  [default: 15, 4 for text]"
-    lr = "" if base.lr is not None else f"  [default: {rates}]"
+    epochs = "" if base.epochs else "  [default: 15, 3 for text]"
+    batch_size = "" if base.batch_size else "  [default: 64, 8 for text]"
+    lr = "" if base.lr else f"  [default: {rates}]"
     share = click.FloatRange(0, 1)
     positive = click.FloatRange(0, min_open=True)
     return [
-        click.option("--epochs", type=click.IntRange(1), default=base.epochs, show_default=base.epochs is not None,
+        click.option("--epochs", type=click.IntRange(1), default=base.epochs, show_default=bool(base.epochs),
                      help=f"Passes over the training split.{epochs}"),
-        click.option("--batch-size", type=click.IntRange(1), default=base.batch_size, show_default=True,
-                     help="Samples per step."),
-        click.option("--lr", type=positive, default=base.lr, show_default=base.lr is not None,
+        click.option("--batch-size", type=click.IntRange(1), default=base.batch_size,
+                     show_default=bool(base.batch_size), help=f"Samples per step.{batch_size}"),
+        click.option("--lr", type=positive, default=base.lr, show_default=bool(base.lr),
                      help=f"Peak learning rate.{lr}"),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default=base.optimizer, show_default=True,
                      help="The optimizer; sgd has Nesterov momentum 0.9."),

@@ -1,0 +1,111 @@
+"""``computekit train``: the file, its record, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import computekit
+from computekit import records
+from computekit.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _run(words: str) -> Result:
+    return CliRunner().invoke(main, shlex.split(words))
+
+
+def _values(record: records.Record) -> dict[str, Any]:
+    return {key: quantity.value for key, quantity in record.rows[0].quantities.items()}
+
+
+def test_the_file_and_its_record() -> None:
+    result = _run("train --arch mlp --arch-args hidden=16,depth=1 --data digits --epochs 2 --batch-size 32 -o m.pt")
+    assert result.exit_code == 0, result.output
+    module, arch, metadata = computekit.load_module("m.pt")
+    assert arch.args == {"in_features": 64, "classes": 10, "hidden": 16, "depth": 1}
+    assert metadata["data"] == "digits"
+    record = records.load("m.pt.record.json")
+    values = _values(record)
+    assert values["parameters"] == sum(p.numel() for p in module.parameters()) == 65 * 16 + 17 * 10
+    assert values["file_bytes"] == Path("m.pt").stat().st_size
+    train = record.details["data"]["samples"]["train"]
+    macs = 64 * 16 + 16 * 10
+    assert values["train_flops"] == 2 * train * (2 * macs + 2 * macs + 2 * 16 * 10)
+    accuracy = record.rows[0].quantities["accuracy"]
+    assert accuracy.interval is not None and accuracy.interval[0] < values["accuracy"] < accuracy.interval[1]
+    assert [epoch["epoch"] for epoch in record.details["history"]] == [1, 2]
+    assert record.details["recipe"]["batch_size"] == 32
+    assert record.rows[0].quantities["train_samples_per_s"].how == "measured"
+
+
+def test_two_runs_give_the_same_bytes_and_the_same_record() -> None:
+    for name in ("a", "b"):
+        assert _run(f"train --arch mlp --data digits --epochs 1 --threads 1 --label m -o {name}.pt").exit_code == 0
+    assert Path("a.pt").read_bytes() == Path("b.pt").read_bytes()
+    first, second = (json.loads(json.dumps(records.load(f"{n}.pt.record.json").reproducible())) for n in "ab")
+    second["output"]["path"] = first["output"]["path"]
+    assert first == second
+
+
+def test_text_and_an_architecture_of_one_s_own() -> None:
+    Path("my_text_model.py").write_text(
+        "from torch import nn\n"
+        "def build(width=8):\n    return nn.Sequential(nn.Embedding(256, width), nn.Linear(width, 256))\n"
+    )
+    Path("t.txt").write_bytes(b"abcd" * 2000)
+    result = _run("train --arch my_text_model:build --arch-args width=16 --data t.txt --epochs 3 --lr 0.05 --json")
+    assert result.exit_code == 0, result.output
+    assert 1 <= _values(records.load("build-t.pt.record.json"))["perplexity"] < 1.5
+    assert records.Record.model_validate_json(result.stdout).rows[0].label == "build-t"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--arch resnt --data digits", "unknown architecture 'resnt'; did you mean resnet?"),
+        ("--arch resnet --data digts", "unknown data set 'digts'; did you mean digits?"),
+        ("--arch gpt --data digits", "architecture 'gpt' is for language-modeling"),
+        ("--arch nowhere:build --data digits", "cannot import architecture 'nowhere:build'"),
+        ("--arch mlp --data digits --arch-args in_features=5", "architecture 'mlp' cannot take samples of shape 1x8x8"),
+        ("--arch mlp --data digits --arch-args classes=4", "architecture 'mlp' tells 4 classes apart"),
+        ("--arch resnet --data digits --arch-args in_channels=3", "cannot take samples of shape 1x8x8"),
+        ("--arch mlp --data digits -o nowhere/m.pt", "the folder nowhere does not exist"),
+        ("--arch mlp --data nothing.npz", "nothing.npz: no such data file"),
+        ("--arch mlp --data digits --optimizer sgd --lr 1e30 --clip 0 --epochs 2", "the loss became NaN or infinite"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(words: str, message: str) -> None:
+    Path("m.pt").write_text("old")
+    result = _run(f"train {words}" + ("" if "-o" in words else " -o m.pt"))
+    assert result.exit_code == 1
+    assert message in result.output and result.output.strip().count("\n") == 0
+    assert Path("m.pt").read_text() == "old" and sorted(p.name for p in Path().iterdir()) == ["m.pt"]
+
+
+def test_ctrl_c_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupt)
+    Path("m.pt").write_text("old")
+    result = _run("train --arch mlp --data digits -o m.pt")
+    assert (result.exit_code, "interrupted; nothing was written" in result.output) == (1, True)
+    assert [p.name for p in Path().iterdir()] == ["m.pt"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["digits", "mnist5k"])
+def test_resnet_reaches_97_percent_with_the_defaults(data: str) -> None:
+    assert _run(f"train --arch resnet --data {data} --threads 1 -o m.pt").exit_code == 0
+    assert _values(records.load("m.pt.record.json"))["accuracy"] >= 0.97
