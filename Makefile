@@ -1,4 +1,4 @@
-# make run    install if needed, then run the pipeline of config/config.yaml; the table is results/table.md
+# make run    install if needed, then run the pipeline of config/config.yaml and print its table
 # make test   install if needed, then run the everyday tests
 # make lint   install if needed, then run every style, type and workflow check
 # Options: PYTHON=python3.12, CORES=8, CONFIG=config/text.yaml
@@ -14,7 +14,6 @@ INSTALLED := $(VENV)/.installed
 
 run: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --cores $(CORES) --configfile $(CONFIG)
-	@cat results/table.md
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest

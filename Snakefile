@@ -3,6 +3,8 @@
 #
 #   snakemake --cores 2
 #   snakemake --cores 2 --configfile config/text.yaml
+from pathlib import Path
+
 from snakemake.utils import min_version
 
 min_version("9.0")
@@ -20,3 +22,9 @@ rule all:
     default_target: True
     input:
         PLAN.targets,
+
+
+onsuccess:
+    table = Path(PLAN.results, "table.md")
+    if table.exists():
+        print(table.read_text(encoding="utf-8"))

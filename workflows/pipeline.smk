@@ -18,7 +18,8 @@ except registry.ConfigError as problem:
 
 def cores(job):
     """Threads to reserve: an exclusive step takes every core, so that nothing disturbs its timing."""
-    everything = workflow.resource_settings.cores  # None on a cluster, where the profile reserves whole nodes
+    # None on a cluster, where the profile reserves whole nodes.
+    everything = workflow.resource_settings.cores
     return everything if job.exclusive and everything else job.threads
 
 
