@@ -42,12 +42,12 @@ class Subject:
 def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, trust_pickle: bool) -> Subject:
     """A model file; one without code and without ``arch`` still has parameters and bytes."""
     from computekit import files
-    from computekit.models import open_model
+    from computekit.models import open_model, roles
 
     subject = Subject(label=path.stem or path.name, sha256=files.sha256(path))
     file = open_model(path, trust_pickle=trust_pickle)
     distinct = {info.storage if info.storage is not None else name: info for name, info in file.tensors.items()}
-    subject.parameters = sum(info.numel for info in distinct.values())
+    subject.parameters = roles.count_parameters(file)
     subject.weight_bytes = sum(info.nbytes for info in distinct.values())
     if path.is_dir() and (path / "config.json").exists():
         _add_config(subject, path / "config.json", shape)
@@ -55,11 +55,8 @@ def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, t
     if arch is None and "arch" not in file.metadata:
         subject.why_no_flops = "the file holds weights without code; give --arch, or --config for a transformer"
         return subject
-    module, arch, metadata = computekit.load_module(path, arch, trust_pickle=trust_pickle)
+    module, arch, _ = computekit.load_module(path, arch, trust_pickle=trust_pickle)
     _add_module(subject, module, arch, shape)
-    if not metadata.get("compression"):  # packed integers are not what a parameter count means
-        return subject
-    subject.parameters = sum(p.numel() for p in module.parameters())
     return subject
 
 
@@ -96,8 +93,8 @@ def from_dimensions(dims: Transformer) -> Subject:
 
 def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple[int, ...] | None) -> None:
     subject.module = module
-    if subject.parameters is None:
-        subject.parameters = sum(p.numel() for p in module.parameters())
+    subject.parameters = sum(p.numel() for p in module.parameters())
+    if subject.weight_bytes is None:
         subject.weight_bytes = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
     if shape is not None:
         subject.inputs = (_example(module, shape),)

@@ -36,14 +36,14 @@ def computekit_prune_criteria() -> list[Criterion]:
 def computekit_columns() -> list[computekit.Column]:
     titles = {"of_input": "before pruning", "before_fine_tuning": "before fine-tuning"}
     return [
-        computekit.Column("parameters_left", "parameters left", "%", 0.01, 1, "lower", order=12),
-        computekit.Column("forward_flops_left", "FLOPs left", "%", 0.01, 1, "lower", order=21),
+        computekit.Column("parameters_left", "parameters left", "%", 0.01, 3, "lower", detail=True, order=12),
+        computekit.Column("forward_flops_left", "FLOPs left", "%", 0.01, 3, "lower", detail=True, order=21),
         *(
-            computekit.Column(f"accuracy_{key}", f"accuracy {title}", "%", 0.01, 2, "higher", order=47)
+            computekit.Column(f"accuracy_{key}", f"accuracy {title}", "%", 0.01, 4, "higher", detail=True, order=47)
             for key, title in titles.items()
         ),
         *(
-            computekit.Column(f"perplexity_{key}", f"perplexity {title}", "", 1.0, 4, "lower", order=48)
+            computekit.Column(f"perplexity_{key}", f"perplexity {title}", "", 1.0, 4, "lower", detail=True, order=48)
             for key, title in titles.items()
         ),
     ]

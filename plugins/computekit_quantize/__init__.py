@@ -34,6 +34,6 @@ def computekit_steps() -> list[computekit.Step]:
 @computekit.hookimpl
 def computekit_columns() -> list[computekit.Column]:
     return [
-        computekit.Column("compression_ratio", "compression", "x", digits=3, better="higher", order=12),
-        computekit.Column("coverage", "quantized", "%", 0.01, digits=3, order=13),
+        computekit.Column("compression_ratio", "compression", "x", digits=3, better="higher", detail=True, order=12),
+        computekit.Column("coverage", "quantized", "%", 0.01, digits=3, detail=True, order=13),
     ]

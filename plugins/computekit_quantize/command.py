@@ -107,10 +107,7 @@ def quantize(
             raise NoGain(model, f"the result would take {size} bytes, the input takes {size_before}")
         if gauge is not None:
             gauge.measure(target)
-    counted = [decision.info.numel for decision in decisions if decision.role not in roles.NOT_PARAMETERS]
-    run.put(
-        "parameters", sum(counted), "1", method="values in the file's floating-point tensors but running statistics"
-    )
+    run.put("parameters", roles.count_parameters(source), method="values in float tensors, running statistics apart")
     run.put("file_bytes", size, "B")
     run.put("compression_ratio", size_before / size, "1", method="bytes of the input over bytes of the output")
     run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")

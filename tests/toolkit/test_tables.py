@@ -24,6 +24,7 @@ COLUMNS = [
     Column("latency_s", "latency", "ms", 1e-3, better="lower", pareto=True, order=20),
     Column("accuracy", "accuracy", "%", 0.01, better="higher", pareto=True, interval=True, order=5),
     Column("energy_j", "energy", "J", better="lower", order=40),
+    Column("latency_p99_s", "latency p99", "ms", 1e-3, detail=True, order=41),
 ]
 
 
@@ -132,6 +133,19 @@ def test_sort_puts_unknown_values_last() -> None:
 def test_unknown_column_names_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean accuracy"):
         tables.build(example(), columns=["acuracy"])
+
+
+def test_details_are_shown_only_when_asked_for() -> None:
+    p99 = Record(step="b", rows=[Row(label="x", sha256="a", quantities={"latency_p99_s": quantity(0.5, "s")})])
+    assert "latency p99" not in tables.build([*example(), p99]).render()
+    assert "500" in tables.build([*example(), p99], columns=["latency_p99_s"]).render()
+
+
+def test_one_note_stands_for_all_that_no_record_tells() -> None:
+    extra = Record(step="m", rows=[Row(label="other", sha256="c", quantities={"parameters": quantity(1)})])
+    notes = tables.build([*example(), extra]).notes
+    untold = "accuracy, file size, latency, energy"
+    assert f"other blanks ({untold}): none of the given records tells" in notes
 
 
 def test_notes_say_why_a_cell_is_blank_and_where_it_ran() -> None:

@@ -153,7 +153,8 @@ class Column:
     """How a table shows one quantity. ``better`` marks the best value; ``pareto`` columns decide Pareto optimality.
 
     ``scale`` divides the raw value before printing: latency_s with scale 1e-3 and unit "ms". ``digits`` are significant
-    digits. ``interval`` prints the confidence interval beside the value. Columns stand in the order of ``order``.
+    digits. ``interval`` prints the confidence interval beside the value. A ``detail`` column is shown only when
+    ``--columns`` asks for it. Columns stand in the order of ``order``.
     """
 
     key: str
@@ -164,4 +165,5 @@ class Column:
     better: Literal["lower", "higher"] | None = None
     pareto: bool = False
     interval: bool = False
+    detail: bool = False
     order: int = 100

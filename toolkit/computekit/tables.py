@@ -113,8 +113,8 @@ class Table:
 def build(records: Sequence[Record], columns: Iterable[str] | None = None, sort: str | None = None) -> Table:
     """Join ``records`` into one table.
 
-    ``columns`` are quantity keys (default: every described column that some row has); ``sort`` is a key, ``KEY:desc``
-    for descending. Rows are the models (joined by content hash), in order of first appearance.
+    ``columns`` are quantity keys (default: every described column that some row has and that is no detail). ``sort``
+    is a key, ``KEY:desc`` for descending. Rows are the models (joined by content hash), in order of first appearance.
 
     Raises:
         UnknownName: a column or sort key that no record has.
@@ -123,7 +123,7 @@ def build(records: Sequence[Record], columns: Iterable[str] | None = None, sort:
     present = {key for row in rows for key in row.quantities}
     described = {column.key: column for column in host.current().columns}
     if columns is None:
-        chosen = [column for key, column in described.items() if key in present]
+        chosen = [column for key, column in described.items() if key in present and not column.detail]
     else:
         chosen = [described.get(key) or Column(key, key, _unit(rows, key)) for key in columns]
         for column in chosen:
@@ -254,17 +254,22 @@ def _mark_pareto(rows: list[TableRow], columns: list[Column]) -> None:
 
 
 def _gaps(rows: list[TableRow], columns: list[Column]) -> list[str]:
-    """Why cells are blank, one note per column and reason."""
+    """Why cells are blank: one note per column and reason, and one for all that no record tells."""
     notes = []
+    untold: list[str] = []
     for column in columns:
         reasons: dict[str, list[str]] = {}
         for row in rows:
             quantity = row.quantities.get(column.key)
-            if quantity is None or quantity.value is None:
-                reasons.setdefault((quantity.reason if quantity else None) or "no record has it", []).append(row.label)
+            if quantity is None and column.title not in untold:
+                untold.append(column.title)
+            elif quantity is not None and quantity.value is None:
+                reasons.setdefault(quantity.reason or "", []).append(row.label)
         for reason, labels in reasons.items():
             whose = "" if len(labels) == len(rows) else f" of {', '.join(labels)}"
             notes.append(f"blank {column.title}{whose}: {reason}")
+    if untold:
+        notes.append(f"other blanks ({', '.join(untold)}): none of the given records tells")
     return notes
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from .base import TensorInfo
+from .base import ModelFile, TensorInfo
 
 Role = Literal["linear", "conv", "embedding", "norm", "bias", "position", "statistics", "ambiguous", "not float"]
 
@@ -54,6 +54,13 @@ def of(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> Role:
     if bias is None and _looked_up(info, tensors):
         return "embedding"
     return "linear"
+
+
+def count_parameters(file: ModelFile) -> int:
+    """Values in a file's floating-point tensors, tied ones once, running statistics left out."""
+    tensors = file.tensors
+    distinct = {name if info.storage is None else info.storage: info for name, info in tensors.items()}
+    return sum(info.numel for info in distinct.values() if of(info, tensors) not in NOT_PARAMETERS)
 
 
 def _looked_up(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> bool:
