@@ -13,17 +13,21 @@ if TYPE_CHECKING:
 
 @hookimpl
 def computekit_commands() -> list[Command]:
-    from .commands import completion, doctor, plugins, report, table
+    from .commands import completion, doctor, inspect, plugins, report, table
 
-    commands = (completion.completion, doctor.doctor, plugins.plugins, report.report, table.table)
+    commands = (completion.completion, doctor.doctor, inspect.inspect, plugins.plugins, report.report, table.table)
     return [Command(command) for command in commands]
 
 
 @hookimpl
 def computekit_steps() -> list[Step]:
+    from .commands.convert import convert
     from .commands.dequantize import dequantize
 
-    return [Step("dequantize", dequantize, takes="model", gives="model")]
+    return [
+        Step("convert", convert, takes="model", gives="model"),
+        Step("dequantize", dequantize, takes="model", gives="model"),
+    ]
 
 
 @hookimpl

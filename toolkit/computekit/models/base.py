@@ -50,6 +50,13 @@ class ModelFile(ABC):
     parts: tuple[str, ...] = ("",)
 
     @property
+    def arch(self) -> dict[str, Any] | None:
+        """The architecture that the file remembers, as ``{"name": ..., "args": {...}}``."""
+        found = self.metadata.get("arch")
+        fits = isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("args"), dict)
+        return found if fits else None
+
+    @property
     @abstractmethod
     def tensors(self) -> dict[str, TensorInfo]:
         """The model's weights by name, in file order; optimizer state and other tensors are not among them."""

@@ -248,13 +248,13 @@ def contents(value: Any) -> list[Any]:
     return []
 
 
-def unsafe_globals(root: Any) -> list[str]:
-    """Names that the pickle would import and that ``weights_only=True`` refuses, sorted."""
-    found = {str(value) for value in pickles.walk(root, contents) if isinstance(value, Global)}
-    return sorted(name for name in found if not _harmless(name))
+def imports(root: Any) -> list[str]:
+    """Names that the pickle would import, sorted."""
+    return sorted({str(value) for value in pickles.walk(root, contents) if isinstance(value, Global)})
 
 
-def _harmless(name: str) -> bool:
+def is_harmless(name: str) -> bool:
+    """Whether ``torch.load(weights_only=True)`` lets a pickle import ``name``."""
     if name in _HARMLESS:
         return True
     module, _, last = name.rpartition(".")

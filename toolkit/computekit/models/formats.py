@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,31 +44,32 @@ def rewrite(
     transform: Transform,
     metadata: dict[str, Any] | None = None,
     writer: Writer | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``source`` to ``target`` as a file of the same kind, with each weight as ``transform`` wants it.
 
     ``transform(info, load)`` returns None to copy the tensor unchanged, byte for byte, or the named tensors that take
     its place (none at all: it is dropped). It is called once for tensors that are tied, and what it returns is tied.
-    ``metadata`` replaces the source's; None keeps it. A ``writer`` of another kind converts.
+    ``metadata`` replaces the source's; None keeps it. A ``writer`` of another kind converts. ``names`` says what the
+    tensors are called afterwards where ``transform`` renames them, so that their twins are renamed alike.
 
     Memory follows the largest tensor. ``target`` is written directly: hand in the temporary file of `files.atomic`.
     """
     if writer is None:
         writer = _writer(source, Path(target))
+    called = names or {}
     made: dict[Any, tuple[str, list[str] | None]] = {}
     with writer:
         for name, info in source.tensors.items():
-            tied = info.storage is not None and info.storage in made
-            if tied:
-                first, outputs = made[info.storage]
-            else:
-                first, outputs = name, _write_one(source, writer, info, transform)
-                made[info.storage] = (first, outputs)
-            if tied and outputs is None and writer.source is source:
+            if info.storage is None or info.storage not in made:
+                made[info.storage] = (name, _write_one(source, writer, info, transform))
+                continue
+            first, outputs = made[info.storage]
+            if outputs is None and writer.source is source:
                 writer.keep(name)
-            elif tied:
-                for output in [first] if outputs is None else outputs:
-                    writer.tie(_renamed(output, first, name), output, like=name)
+                continue
+            for output in [first] if outputs is None else outputs:
+                writer.tie(_renamed(output, called.get(first, first), called.get(name, name)), output, like=name)
         writer.finish(source.metadata if metadata is None else metadata)
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import torch
 
-from ..errors import FileProblem
+from ..errors import ComputekitError, FileProblem
 from . import raw
 from .base import ModelFile, TensorInfo, Writer
 
@@ -60,9 +60,10 @@ class SafetensorsFile(ModelFile):
 
     def __post_init__(self) -> None:
         try:
-            self.metadata = json.loads(self.notes.get(KEY, "{}"))
-        except ValueError:
-            self.metadata = {}
+            found = json.loads(self.notes.get(KEY, "{}"))
+        except (ValueError, RecursionError):
+            found = {}
+        self.metadata = found if isinstance(found, dict) else {}
         names = [*self.entries, *self.aliases]
         self._infos = {name: self._info(name) for name in names}
 
@@ -223,7 +224,7 @@ class SafetensorsWriter(Writer):
 
     def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
         if tensor.dtype not in NAMES:
-            raise FileProblem(name, f"has dtype {tensor.dtype}, which safetensors cannot hold", "write a .pt file")
+            raise ComputekitError(f"tensor {name!r} is {tensor.dtype}, which safetensors cannot hold; write a .pt file")
         content = raw.bytes_of(tensor)
         self._append(name, NAMES[tensor.dtype], tuple(tensor.shape), tensor.dtype.itemsize, len(content))
         self._sink(len(content)).write(content)

@@ -42,6 +42,7 @@ class TorchFile(ModelFile):
 
     root: Any = None
     extents: dict[str, Extent] = field(default_factory=dict)
+    imports: list[str] = field(default_factory=list)
     weights: dict[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,6 +54,11 @@ class TorchFile(ModelFile):
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         return self._infos
+
+    @property
+    def unsafe(self) -> list[str]:
+        """Names that the pickle would import and that ``torch.load(weights_only=True)`` refuses."""
+        return [name for name in self.imports if not checkpoint.is_harmless(name)]
 
     def lazy(self, name: str) -> LazyTensor:
         """The description of one weight in the pickle."""
@@ -92,7 +98,16 @@ def _metadata(root: Any) -> dict[str, Any]:
     if found is None and isinstance(root, Ordered) and root.has_state and isinstance(root.state, dict):
         versions = root.state.get("_metadata")
         found = versions.get(KEY) if isinstance(versions, dict) else None
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) and _is_plain(found) else {}
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether ``value`` is what JSON could hold: a damaged or hostile file may have anything in its place."""
+    if isinstance(value, dict):
+        return depth < 20 and all(isinstance(k, str) and _is_plain(v, depth + 1) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return depth < 20 and all(_is_plain(item, depth + 1) for item in value)
+    return value is None or isinstance(value, (str, bool, int, float))
 
 
 def sniff(path: Path) -> bool:
@@ -109,7 +124,7 @@ def read(path: Path, trust_pickle: bool) -> TorchFile:
     """
     with archive(path) as opened:
         root = checkpoint.parse(io.BytesIO(opened.content("data.pkl")))
-        return TorchFile(path, "torch", root=trusted(path, root, trust_pickle), extents=opened.extents("data/"))
+        return checked(path, "torch", root, opened.extents("data/"), trust_pickle)
 
 
 def write(like: ModelFile | None, path: Path) -> Writer:
@@ -119,16 +134,18 @@ def write(like: ModelFile | None, path: Path) -> Writer:
     return TorchWriter(like if isinstance(like, TorchFile) else None, path)
 
 
-def trusted(path: Path, root: Any, trust_pickle: bool) -> Any:
-    """``root`` with pickled modules as state_dicts, unless it names classes and is not trusted (FileProblem)."""
-    unsafe = checkpoint.unsafe_globals(root)
-    if unsafe and not trust_pickle:
+def checked(path: Path, kind: str, root: Any, extents: dict[str, Extent], trust_pickle: bool) -> TorchFile:
+    """The file of a pickle, modules in it as state_dicts; FileProblem if it names classes and is not trusted."""
+    file = TorchFile(
+        path, kind, root=pickled_modules.without_modules(root), extents=extents, imports=checkpoint.imports(root)
+    )
+    if file.unsafe and not trust_pickle:
         what = "a pickled module" if pickled_modules.holds_module(root) else "a pickle"
-        shown = ", ".join(unsafe[:6]) + (f" and {len(unsafe) - 6} more" if len(unsafe) > 6 else "")
+        shown = ", ".join(file.unsafe[:6]) + (f" and {len(file.unsafe) - 6} more" if len(file.unsafe) > 6 else "")
         raise FileProblem(
             path, f"is {what} that wants to import {shown}", "nothing was run; --trust-pickle if you trust its author"
         )
-    return pickled_modules.without_modules(root)
+    return file
 
 
 # -- the archive -----------------------------------------------------------------------------------------------------

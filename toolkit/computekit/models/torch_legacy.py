@@ -63,5 +63,4 @@ def read(path: Path, trust_pickle: bool) -> TorchFile:
                     raise Malformed(f"it ends inside storage {key!r}")
     except (Malformed, struct.error) as error:
         raise FileProblem(path, f"is a damaged torch file ({error})", "get the file again") from error
-    root = torch_files.trusted(path, root, trust_pickle)
-    return TorchFile(path, "torch legacy", root=root, extents=extents)
+    return torch_files.checked(path, "torch legacy", root, extents, trust_pickle)

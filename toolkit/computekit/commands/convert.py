@@ -1,0 +1,74 @@
+"""``computekit convert``: a model file of one kind as another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import options
+
+if TYPE_CHECKING:
+    from ..steps import StepRun
+
+
+@click.command()
+@options.model
+@click.argument("target", type=click.Path(path_type=Path), required=False)
+@click.option("--dtype", type=click.Choice(["fp32", "fp16", "bf16"]), help="Number type of all floating-point weights.")
+@click.option("--strip-optimizer", is_flag=True, help="Leave out the states of optimizers and schedulers.")
+@click.option("--bare", is_flag=True, help="Write the weights alone, without the rest of the checkpoint.")
+@click.option("--part", metavar="NAME", help="Of a checkpoint with several models, take this one, such as ema.")
+@click.option("--strip-prefix", "prefixes", multiple=True, metavar="PREFIX", help="Take PREFIX off names, e.g. module.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="config.json for a folder made from bare weights."
+)
+@options.trust_pickle
+@options.step
+def convert(
+    run: StepRun,
+    model: Path,
+    target: Path | None,
+    dtype: str | None,
+    strip_optimizer: bool,
+    bare: bool,
+    part: str | None,
+    prefixes: tuple[str, ...],
+    config: Path | None,
+    trust_pickle: bool,
+) -> None:
+    """Write a model file as another kind: TARGET's name says which (.pt, .safetensors, or a folder).
+
+    The default is MODEL's name with .safetensors (.pt for a safetensors file). A checkpoint that stays a .pt file keeps
+    everything around its weights, except what the options leave out; a folder in Hugging Face's layout keeps its other
+    files. GGUF, ONNX, TorchScript and .pt2 files give their weights as floats. One tensor is in memory at a time.
+
+    \b
+    Example:
+      computekit convert checkpoint.pt smaller.pt --strip-optimizer
+      computekit convert checkpoint.pt model.safetensors --dtype bf16 --strip-prefix module.
+    """
+    from .. import files
+    from ..models import open_model
+    from ..models.conversion import DTYPES, Conversion, convert, kind_of
+    from ..models.huggingface import read_config
+
+    wanted = run.output(target or model.with_suffix(".pt" if model.suffix == ".safetensors" else ".safetensors"))
+    if target not in (None, wanted):
+        raise click.UsageError(f"TARGET is {target} and --output is {wanted}: give one of them")
+    how = Conversion(
+        dtype=DTYPES[dtype] if dtype else None,
+        strip_prefixes=prefixes,
+        strip_optimizer=strip_optimizer,
+        bare=bare,
+        part=part,
+        config=read_config(config) if config else {},
+    )
+    kind = kind_of(wanted)
+    source = open_model(run.input(model), trust_pickle=trust_pickle)
+    with run.writing(wanted) as temporary:
+        convert(source, temporary, kind, how)
+        size = files.size_bytes(temporary)
+    run.put("file_bytes", size, "B")
+    run.put("tensors", len(source.tensors), "1")

@@ -1,0 +1,152 @@
+"""Model files of one kind as another kind: number type, prefixes and what lies around the weights on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ComputekitError, FileProblem
+from . import checkpoint
+from .base import ModelFile, TensorInfo, Writer
+from .formats import rewrite
+from .huggingface import Folder, FolderWriter
+from .pickles import Ordered
+from .safetensors_files import SafetensorsFile, SafetensorsWriter
+from .torch_files import TorchFile
+from .torch_writer import TorchWriter
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+SUFFIXES = {
+    ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch", ".tar": "torch",
+    ".safetensors": "safetensors", "": "folder",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What to change on the way. ``part`` is one of several models in a checkpoint, such as ``ema``."""
+
+    dtype: torch.dtype | None = None
+    strip_prefixes: tuple[str, ...] = ()
+    strip_optimizer: bool = False
+    bare: bool = False
+    part: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def kind_of(target: Path) -> str:
+    """The kind of file that ``target``'s name asks for; raises ComputekitError if it asks for none that is written."""
+    if target.suffix not in SUFFIXES:
+        known = ", ".join(suffix for suffix in SUFFIXES if suffix)
+        raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {known}, or a folder")
+    return SUFFIXES[target.suffix]
+
+
+def convert(source: ModelFile, target: Path, kind: str, how: Conversion) -> None:
+    """Write ``source`` to ``target`` as a file of ``kind``; checkpoints keep what lies around their weights.
+
+    Raises:
+        FileProblem: the file has no such part, prefix or optimizer; a value does not fit the number type.
+    """
+    if how.strip_optimizer:
+        source = without_optimizer(source)
+    if how.part is not None:
+        source = Part(source, how.part)
+    names = _renamed(source, how.strip_prefixes)
+
+    def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
+        change = how.dtype is not None and info.dtype.is_floating_point and info.dtype != how.dtype
+        if not change and names[info.name] == info.name:
+            return None
+        return [(names[info.name], _cast(source, info, load(), how.dtype) if change else load())]
+
+    metadata = {} if how.bare else source.metadata
+    rewrite(source, target, transform, metadata, _writer(source, target, kind, how), names)
+
+
+class Part(ModelFile):
+    """One of several models in a checkpoint, under names without the part's own prefix."""
+
+    def __init__(self, source: ModelFile, part: str) -> None:
+        prefix = f"{part.rstrip('.')}."
+        if prefix not in source.parts:
+            known = ", ".join(name.rstrip(".") for name in source.parts if name) or "one model"
+            raise FileProblem(source.path, f"holds no model called {part!r}", f"it holds {known}")
+        super().__init__(source.path, source.format, source.metadata)
+        self._source, self._prefix = source, prefix
+        self._infos = {
+            name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix))
+            for name, info in source.tensors.items()
+            if name.startswith(prefix)
+        }
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return self._infos
+
+    def load(self, name: str) -> torch.Tensor:
+        return self._source.load(self._prefix + name)
+
+
+def without_optimizer(source: ModelFile) -> ModelFile:
+    """``source`` without the states of optimizers, schedulers and gradient scalers; FileProblem if it has none."""
+    if isinstance(source, TorchFile) and isinstance(source.root, dict):
+        kept = {key: value for key, value in source.root.items() if not checkpoint.is_optimizer(str(key), value)}
+        if len(kept) < len(source.root):
+            kept = Ordered(kept) if isinstance(source.root, Ordered) else kept
+            return TorchFile(source.path, source.format, root=kept, extents=source.extents)
+    raise FileProblem(source.path, "holds no optimizer state", "leave --strip-optimizer away")
+
+
+def _renamed(source: ModelFile, prefixes: tuple[str, ...]) -> dict[str, str]:
+    """What every tensor is called without ``prefixes``, which stand behind the name of the model in the checkpoint."""
+    names, used = {}, set()
+    for name in source.tensors:
+        part = next(part for part in source.parts if name.startswith(part))
+        rest = name.removeprefix(part)
+        for prefix in prefixes:
+            if rest.startswith(prefix):
+                used.add(prefix)
+                rest = rest.removeprefix(prefix)
+        names[name] = part + rest
+    for prefix in prefixes:
+        if prefix not in used:
+            raise FileProblem(
+                source.path, f"has no names that begin with {prefix!r}", f"the first is {next(iter(names))!r}"
+            )
+    if len(set(names.values())) < len(names):
+        raise FileProblem(source.path, "would have two tensors of the same name without its prefixes")
+    return names
+
+
+def _cast(source: ModelFile, info: TensorInfo, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    cast = tensor.to(dtype)
+    if bool((cast.isinf() & tensor.isfinite()).any()):
+        raise FileProblem(source.path, f"{info.name!r} holds values beyond the range of fp16", "use --dtype bf16")
+    return cast
+
+
+def _writer(source: ModelFile, target: Path, kind: str, how: Conversion) -> Writer:
+    """A writer of ``kind`` that keeps what lies around the weights where the kinds allow it."""
+    whole = not how.bare and how.part is None
+    if kind == "torch":
+        return TorchWriter(source if whole and isinstance(source, TorchFile) and _can_repeat(source) else None, target)
+    if kind == "safetensors":
+        return SafetensorsWriter(source if whole and isinstance(source, SafetensorsFile) else None, target)
+    config = dict(how.config)
+    if how.dtype is not None:
+        config["dtype"] = str(how.dtype).removeprefix("torch.")
+    if isinstance(source, Folder) and whole:
+        return FolderWriter(source, target, config)
+    if not how.config:
+        raise FileProblem(target, "would be a model folder, which needs a configuration", "give one with --config")
+    return FolderWriter(None, target, config)
+
+
+def _can_repeat(source: TorchFile) -> bool:
+    """Whether the source's own pickle can be written again: exported programs and TorchScript have another."""
+    return source.format in ("torch", "torch legacy")
