@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +130,7 @@ def _write(
     from computekit.models import compressed, rewrite
 
     by_name = {name: decision for decision in decisions for name in decision.names}
-    with run.progress(len(decisions), "quantizing", "tensor") as bar:
+    with one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
 
         def transform(info: Any, load: Any) -> list[tuple[str, Any]] | None:
             bar.update()
@@ -142,3 +144,17 @@ def _write(
             raise FileProblem(
                 source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"
             ) from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the pieces that `compressed.quantize` works on stay in the cache and take microseconds,
+    less than it takes to wake the other threads, which would burn every core while they wait."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
