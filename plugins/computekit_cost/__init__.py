@@ -7,25 +7,34 @@ import computekit
 
 @computekit.hookimpl
 def computekit_commands() -> list[computekit.Command]:
-    from .command import cost
+    from .cli import cost
 
     return [computekit.Command(cost)]
 
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
-    from .command import price
+    from .price import price
 
     return [computekit.Step("cost", price, takes="records", gives="record", words=("cost", "price"))]
 
 
 @computekit.hookimpl
 def computekit_columns() -> list[computekit.Column]:
+    column = computekit.Column
     return [
-        computekit.Column("cost_usd_per_million", "cost / million", "USD", 1.0, 3, "lower", pareto=True, order=70),
-        computekit.Column("energy_wh_per_million", "energy / million", "Wh", 1.0, 3, "lower", order=71),
-        computekit.Column("carbon_kg_per_million", "carbon / million", "gCO2e", 1e-3, 3, "lower", order=72),
-        computekit.Column("training_cost_usd", "training cost", "USD", 1.0, 3, "lower", order=73),
-        computekit.Column("training_energy_wh", "training energy", "Wh", 1.0, 3, "lower", order=74),
-        computekit.Column("training_carbon_kg", "training carbon", "gCO2e", 1e-3, 3, "lower", order=75),
+        column("cost_usd_per_million", "cost / million", "USD", better="lower", pareto=True, order=70),
+        column("energy_wh_per_million", "energy / million", "Wh", better="lower", order=71),
+        column("carbon_kg_per_million", "carbon / million", "gCO2e", 1e-3, better="lower", order=72),
+        column("training_cost_usd", "training cost", "USD", better="lower", order=73),
+        column("training_energy_wh", "training energy", "Wh", better="lower", order=74),
+        column("training_carbon_kg", "training carbon", "gCO2e", 1e-3, better="lower", order=75),
+        column("job_cost_usd", "job cost", "USD", digits=4, better="lower", order=76),
+        column("saving", "saving", "%", 0.01, better="higher", order=77),
+        column("wall_s", "wall time", "h", 3600.0, better="lower", order=78),
+        column("waste", "time lost", "%", 0.01, better="lower", order=79),
+        column("checkpoint_interval_s", "checkpoint every", "s", order=80),
+        column("reserved_machines", "reserved", order=81),
+        column("cost_usd_per_hour", "cost / hour", "USD", digits=4, better="lower", order=82),
+        column("above_best", "above best", "%", 0.01, better="lower", order=83),
     ]

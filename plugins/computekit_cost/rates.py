@@ -34,6 +34,7 @@ class Rate:
     accelerator: str | None = None
     stale: bool = False
     own: bool = False
+    doubts: tuple[str, ...] = ()
 
 
 def given(usd_per_hour: float) -> Rate:
@@ -59,6 +60,7 @@ def of_instance(name: str, spot: bool) -> Rate:
         about=_about(price, hourly, "spot" if spot else "on demand"),
         accelerator=price.accelerator,
         stale=catalog.is_stale(price),
+        doubts=tuple(catalog.doubts(price)) if spot else (),
     )
 
 

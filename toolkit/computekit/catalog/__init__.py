@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from .accelerators import NoPeak, find_hardware, hardware
 from .carbon import CarbonIntensity, carbon_intensities, find_carbon_intensity
-from .instances import STALE_AFTER_DAYS, find_instance, is_stale, prices
+from .instances import STALE_AFTER_DAYS, doubts, find_instance, is_stale, prices
 
 __all__ = [
     "STALE_AFTER_DAYS",
     "CarbonIntensity",
     "NoPeak",
     "carbon_intensities",
+    "doubts",
     "find_carbon_intensity",
     "find_hardware",
     "find_instance",

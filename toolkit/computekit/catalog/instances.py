@@ -46,6 +46,27 @@ def is_stale(price: Price, today: datetime.date | None = None) -> bool:
     return ((today or datetime.date.today()) - seen).days > STALE_AFTER_DAYS
 
 
+def doubts(price: Price) -> list[str]:
+    """What makes a price look wrong, in words; an empty list for most.
+
+    These are traps of real price lists: a spot price that only marks the absence of capacity, one that is no
+    discount, and a commitment that is listed as spot.
+    """
+    spot, on_demand = price.spot_usd_per_hour, price.on_demand_usd_per_hour
+    if spot is None:
+        return []
+    found = []
+    if on_demand is not None and abs(spot / on_demand - 0.1) < 0.001:
+        found.append(
+            "the spot price is exactly a tenth of on demand, which lists often show where there is no capacity"
+        )
+    if on_demand is not None and spot >= on_demand:
+        found.append("the spot price is no lower than on demand")
+    if spot in (price.reserved_1y_usd_per_hour, price.reserved_3y_usd_per_hour):
+        found.append("the spot price equals that of a commitment")
+    return found
+
+
 def _names(row: Price) -> set[str]:
     return {row.instance.lower(), f"{row.provider}/{row.instance}".lower(), row.name.lower()}
 

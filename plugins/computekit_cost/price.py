@@ -1,4 +1,4 @@
-"""``computekit cost``."""
+"""``computekit cost price``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import click
 
 import computekit
 from computekit import options
-from computekit.cli import DefaultGroup
 
 from .parameters import POSITIVE, Number
 
@@ -17,19 +16,7 @@ if TYPE_CHECKING:
     from .pricing import Priced
 
 
-@click.group(cls=DefaultGroup, default="price")
-def cost() -> None:
-    """Price models and runs: money, energy and carbon from records and dated list prices.
-
-    ``computekit cost RECORD...`` means ``computekit cost price RECORD...``.
-
-    \b
-    Example:
-      computekit cost benchmark.json --instance g5.xlarge
-    """
-
-
-@cost.command()
+@click.command()
 @options.records
 @click.option(
     "--instance",
@@ -92,6 +79,9 @@ def price(
         run.row(item.row.label, item.row.sha256).quantities.update(item.row.quantities)
     for note in dict.fromkeys(note for item in priced for note in item.notes):
         run.note(note)
+    for rate in chosen:
+        for doubt in rate.doubts:
+            run.note(f"{rate.name}: {doubt}.")
     run.details["prices"] = {
         rate.name: {"usd_per_device_hour": rate.usd_per_hour, "about": rate.about} for rate in chosen
     }
