@@ -11,7 +11,6 @@ import click
 
 import computekit
 from computekit import ComputekitError, FileProblem, options
-from computekit.records import Quantity
 
 from .parameters import POSITIVE
 
@@ -118,6 +117,8 @@ def capacity(
       computekit cost capacity demand.csv --instance gcp/chip-hour-H100-SXM5-80GB/us-central1 --term 3y
       computekit cost capacity demand.csv --on-demand-usd-per-hour 4.1 --reserved-usd-per-hour 2.4
     """
+    from computekit.records import Quantity
+
     hours = read_demand(run.input(demand))
     on_demand, reserved, source = _prices(instance, term, on_demand_usd_per_hour, reserved_usd_per_hour)
     if reserved >= on_demand:

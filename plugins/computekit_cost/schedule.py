@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 import computekit
 from computekit import ComputekitError, Price, options
-from computekit.records import Quantity, Row
 
 from . import reliability
 from .parameters import POSITIVE, Number
+
+if TYPE_CHECKING:
+    from computekit.records import Row
 
 HOUR_S = 3600.0
 
@@ -151,6 +154,8 @@ def _both_prices(price: Price) -> tuple[float, float]:
 
 
 def _fill(row: Row, one: Plan, base: Plan) -> None:
+    from computekit.records import Quantity
+
     interval = "work between two checkpoints, Daly 2006 equation 37"
     quantities = {
         "job_cost_usd": Quantity(value=one.usd, unit="USD", method="wall time x machines x list price"),
