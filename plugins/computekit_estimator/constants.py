@@ -11,7 +11,7 @@ class Constants:
 
     sustained_until_2022: float = 0.783
     """Share of the tensor peak that clocks sustain in large products, parts before 2022 (Volta, Ampere)."""
-    sustained_since_2022: float = 0.582
+    sustained_since_2022: float = 0.585
     """The same since 2022 (Hopper, Ada, Blackwell), whose peak at full clock exceeds the power limit."""
     memory: float = 0.73
     """Share of the memory bandwidth that element-wise kernels reach."""
@@ -29,13 +29,17 @@ class Constants:
     """Filling and emptying a product tile costs as much as this many steps along k."""
     misaligned: float = 0.06
     """Share of the rate where a row is no multiple of 8 elements (16 bytes): no tensor cores."""
-    flash: float = 0.392
+    flash: float = 0.58
     """Share of the sustained rate in fused attention kernels."""
-    contention: float = 0.60
-    """Share of overlapped communication that still shows, for it takes multiprocessors and bandwidth."""
-    host_s: float = 1.9e-3
+    flash_ramp: float = 1000.0
+    """Sequence length at which fused attention reaches half its rate: short ones leave units idle."""
+    contention: float = 0.2
+    """Share of overlapped reductions that still shows, for they take multiprocessors and bandwidth."""
+    gather_wait: float = 0.78
+    """The same for weights that are gathered just before they are used (FSDP)."""
+    host_s: float = 1.4e-3
     """Host time of one layer's forward, recomputed and backward pass, where launches block."""
-    straggler_s: float = 5.7e-3
+    straggler_s: float = 5.9e-3
     """Spread (one standard deviation) of that time among the ranks that then wait for each other."""
     tensor_hidden: float = 0.6
     """Share of tensor-parallel communication that splitting it hides behind the products."""

@@ -15,6 +15,7 @@ from . import collectives, gemm
 from .constants import CONSTANTS, Constants
 from .errors import CannotPredict
 from .hardware import Gpu
+from .layer import flash_share
 from .memory import CONTEXT_BYTES
 from .transformer import Transformer
 
@@ -51,7 +52,7 @@ def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, cons
     products = model.layers * _products(model, serving, gpu, tokens, c) + _head(model, serving, gpu, c)
     heads = serving.batch * model.heads / serving.tp
     flops = 4.0 * heads * prompt * (prompt + 1) / 2 * model.head_dim
-    attention = flops / (gpu.sustained(_half(serving, gpu), c) * c.flash)
+    attention = flops / (gpu.sustained(_half(serving, gpu), c) * flash_share(prompt, model.head_dim, c))
     traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * model.ffn / serving.tp)
     rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
     return products + model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))

@@ -117,8 +117,8 @@ def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backw
     if layout.fused_attention:
         pairs = s * (s + 1) / 2 / layout.cp
         flops = 4.0 * heads * pairs * d * (2.5 if backward else 1.0)
-        narrow = min(1.0, d / 128) ** 0.5  # short rows keep the multiply units waiting for the exponentials
-        return flops / (gpu.sustained(half, c) * c.flash * narrow) + c.kernel_s * (3 if backward else 1)
+        rate = gpu.sustained(half, c) * flash_share(s, d, c)
+        return flops / rate + c.kernel_s * (3 if backward else 1)
     score = gemm.seconds(gpu, half, s, s, d, heads, 2.0, c)
     value = gemm.seconds(gpu, half, s, d, s, heads, 2.0, c)
     elements = heads * s * s
@@ -127,6 +127,11 @@ def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backw
         dkey = gemm.seconds(gpu, half, s, d, s, heads, 2.0, c)
         return score + value + 2 * dkey + gemm.elementwise(gpu, elements * (6.0 + drop), 2, c)
     return score + value + gemm.elementwise(gpu, elements * (4.0 + drop), 2, c)
+
+
+def flash_share(seq: Number, head_dim: Number, c: Constants) -> Number:
+    """Share of the sustained rate that fused attention reaches; narrow heads wait for the exponentials."""
+    return c.flash * seq / (seq + c.flash_ramp) * np.minimum(1.0, head_dim / 128) ** 0.5
 
 
 def _elementwise(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, backward: bool) -> Number:

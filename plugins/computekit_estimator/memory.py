@@ -20,8 +20,12 @@ Number = Any
 
 NOT_MODELLED = "not modelled: optimizer states in host memory, activation offload, fragmentation beyond the reserve"
 
-CONTEXT_BYTES = 1.0e9
-"""CUDA context, library workspaces and communicators of one process."""
+CONTEXT_BYTES = 1.5e9
+"""CUDA context, loaded kernels and library workspaces of one process."""
+COMMUNICATOR_BYTES = 0.4e9
+"""Channels and staging buffers of one process group's communicator."""
+BUCKET_BYTES = 2.0e9
+"""Buckets in which an optimizer-sharding engine reduces gradients and gathers weights (two of 5e8 halves)."""
 RESERVE = 0.05
 """Share of what was allocated that the caching allocator holds beyond it."""
 
@@ -53,27 +57,31 @@ def training(model: Transformer, layout: Layout, gpu: Gpu) -> Memory:
     element = 4.0 if full else 2.0
     zero3, zero2 = layout.sharding == "zero3", layout.sharding in ("zero2", "zero3")
     shared = layout.sharding != "none"
-    state = 8.0 if full else 12.0  # two moments, and a master copy of half-precision weights
-    gradient = 4.0 if full else layout.gradient_bytes
-    layer_weights = model.layer_params / layout.tp
+    # two moments; half-precision weights also have a master copy, and at the step their gradient in fp32
+    state = 8.0 if full else 12.0 if layout.gradient_bytes == 4 else 16.0
+    # an fp32 sum of gradients stands beside the half-precision gradient of the current microbatch
+    gradient = 4.0 if full else layout.gradient_bytes + (2.0 if layout.gradient_bytes == 4 else 0.0)
+    gathered: Number = 0.0
+    if zero3:  # two layers at a time, but a pipeline keeps its whole stage between microbatches
+        held = np.where(layout.pp > 1, weights, 2 * model.layer_params / layout.tp)
+        gathered = held * (element + np.where(layout.pp > 1, layout.gradient_bytes, 0.0))
     in_flight = np.minimum(layout.pp, layout.microbatches) * np.where(
         layout.vp > 1, 1 + (layout.pp - 1) / (layout.pp * layout.vp), 1.0
     )
-    activations = activation_bytes(model, layout) * in_flight
     tokens = layout.microbatch * model.seq / layout.cp
-    logits = np.where(layout.pp == 1, tokens * model.vocab / layout.tp * (10.0 if not full else 12.0), 0.0)
-    gathered = 2 * layer_weights * element if zero3 else 0.0
+    logits = tokens * model.vocab / layout.tp * (12.0 if full else 10.0)
+    groups = sum(np.where(ranks > 1, 1, 0) for ranks in (layout.tp, layout.pp, layout.cp, dp))
     memory = Memory(
         weights=weights * element / (dp if zero3 else 1),
         gradients=weights * gradient / (dp if zero2 else 1),
         optimizer=weights * state / (dp if shared else 1),
-        activations=activations,
-        logits=logits,
-        buffers=gathered + 4 * element * tokens * model.hidden,
+        activations=activation_bytes(model, layout) * in_flight,
+        logits=np.where(layout.pp == 1, logits, 0.0),
+        buffers=gathered + 4 * element * tokens * model.hidden + (BUCKET_BYTES if shared and not zero2 else 0.0),
         context=0.0,
         fragmentation=0.0,
     )
-    return replace(memory, context=CONTEXT_BYTES, fragmentation=RESERVE * memory.total)
+    return replace(memory, context=CONTEXT_BYTES + COMMUNICATOR_BYTES * groups, fragmentation=RESERVE * memory.total)
 
 
 def activation_bytes(model: Transformer, layout: Layout) -> Number:
@@ -86,7 +94,8 @@ def activation_bytes(model: Transformer, layout: Layout) -> Number:
     whole = _layer_bytes(model, layout)
     if layout.recompute == "full":
         at_work = np.minimum(layout.pp, layout.microbatches)  # one layer is whole while it is recomputed
-        return most * boundary + whole / np.maximum(at_work, 1)
+        sent = np.where(layout.pp > 1, 1, 0)  # a stage also keeps what it sends
+        return (most + sent) * boundary + whole / np.maximum(at_work, 1)
     return most * whole
 
 

@@ -107,7 +107,7 @@ def _gpu_hours(run: Run, c: Constants) -> float:
 
 def _peak_memory(run: Run, c: Constants) -> float:
     model, gpu = runs.model_of(run), runs.gpu_of(run)
-    unit = 2**30 if run.text("unit").startswith("GiB") or "nvidia-smi" in run.text("unit") else 1e9
+    unit = 2**30 if run.text("unit").startswith("GiB") else 1e9
     if run.number("infer_batch"):
         context = run.whole("in_len") + run.whole("out_len", 1)
         return float(infer.memory_bytes(model, _serving(run, model), context)) / unit

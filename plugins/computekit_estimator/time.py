@@ -149,22 +149,23 @@ def _data_parallel(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, b
         return collectives.gather(gpu, bytes_each * weights, ranks, near, c)
 
     m = layout.microbatches
+    fetch: Number = 0.0
+    reduce = gathered(layout.gradient_bytes)
     if layout.sharding == "zero3":
-        often = np.where(layout.pp > 1, 1, m)  # a pipeline keeps what it gathered for all microbatches of the step
-        total = often * (gathered(2.0) * np.where(layout.pp > 1, 1, 2) + gathered(layout.gradient_bytes))
-        start = (gathered(2.0) + gathered(layout.gradient_bytes)) / model.layers
+        # for the forward and the backward pass; a pipeline keeps what it gathered for all microbatches of the step
+        fetch = gathered(2.0) * np.where(layout.pp > 1, 1, 2 * m)
+        reduce = reduce * np.where(layout.pp > 1, 1, m)
     elif layout.sharding == "zero2":
-        total = gathered(2.0) + m * gathered(layout.gradient_bytes)
-        start = (gathered(2.0) + gathered(layout.gradient_bytes)) / model.layers
+        fetch, reduce = gathered(2.0), reduce * m
     else:
-        total = gathered(layout.gradient_bytes) + gathered(2.0 if layout.sharding == "zero1" else layout.gradient_bytes)
-        start = total / model.layers
-        # only the last microbatch's backward pass (and the first one's forward) can hide it
-        busy = busy / m
+        reduce = reduce + gathered(2.0 if layout.sharding == "zero1" else layout.gradient_bytes)
+        busy = busy / m  # only the last microbatch's backward pass and the next step's first can hide it
+    total = fetch + reduce
     if not layout.overlap:
         return total
-    hidden = np.minimum(total, busy)
-    return np.where(ranks > 1, total - hidden + c.contention * hidden + start, 0.0)
+    start = (gathered(2.0) + gathered(layout.gradient_bytes)) / model.layers
+    shown = np.maximum(total - busy, c.gather_wait * fetch + c.contention * reduce)
+    return np.where(ranks > 1, shown + start, 0.0)
 
 
 def _optimizer(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
