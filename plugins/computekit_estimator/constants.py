@@ -19,9 +19,9 @@ class Constants:
     """Share of the link rate that collectives inside a node reach."""
     network: float = 0.75
     """Share of the network rate that collectives and transfers between nodes reach."""
-    kernel_s: float = 5e-6
+    kernel_s: float = 6e-6
     """Start and drain of one kernel."""
-    message_s: float = 15e-6
+    message_s: float = 10e-6
     """Latency of one collective step inside a node."""
     network_message_s: float = 25e-6
     """Latency of one transfer between nodes."""
@@ -43,11 +43,13 @@ class Constants:
     """Spread (one standard deviation) of that time among the ranks that then wait for each other."""
     tensor_hidden: float = 0.6
     """Share of tensor-parallel communication that splitting it hides behind the products."""
-    dequantise: float = 0.75
-    """Share of the memory rate that products reach which unpack integer weights on the way."""
-    graph_kernel_s: float = 2e-6
+    stream: float = 0.81
+    """Share of the memory rate at which products of few rows stream their weights."""
+    dequantise: float = 0.77
+    """What is left of that rate where integer weights are unpacked on the way."""
+    graph_kernel_s: float = 1.4e-6
     """Start and drain of one kernel of a captured graph."""
-    host_sync_s: float = 40e-6
+    host_sync_s: float = 28e-6
     """Wait for the slowest host at a collective, where kernels are launched one by one."""
     step_s: float = 0.0
     """Fixed time of one step: data, logging, the optimizer's start."""

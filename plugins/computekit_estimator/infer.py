@@ -63,7 +63,7 @@ def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, cons
     c = constants
     products = model.layers * _products(model, serving, gpu, serving.batch, c) + _head(model, serving, gpu, c)
     cache = 2.0 * serving.kv_bytes * serving.batch * context * model.kv_width / serving.tp
-    attention = cache / (gpu.memory_rate * c.memory)
+    attention = cache / (gpu.memory_rate * c.stream)
     return products + model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
 
 
@@ -132,7 +132,7 @@ def _product(
         asked = rows * model.topk  # distinct experts that this many choices touch, chosen evenly
         experts = model.experts * (1 - (1 - 1 / model.experts) ** asked)
         rows = asked / experts
-    rate = gpu.memory_rate * c.memory * (c.dequantise if serving.precision in COMPUTES_IN else 1.0)
+    rate = gpu.memory_rate * c.stream * (c.dequantise if serving.precision in COMPUTES_IN else 1.0)
     stream = experts * (n * k * WEIGHT_BYTES[serving.precision] + 2.0 * rows * (n + k)) / rate
     compute = gemm.seconds(gpu, computes, np.maximum(rows, 1), n, k, experts, 0.0, c) - c.kernel_s
     return np.maximum(stream, compute)

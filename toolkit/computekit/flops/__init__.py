@@ -48,6 +48,7 @@ class Cost:
     """
 
     calls: int = 0
+    forward_calls: int = 0
     forward: int = 0
     backward: int = 0
     forward_other: int = 0
@@ -188,6 +189,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             cost.activation_bytes += kept
             cost.moved_bytes += moved
             if self.phase == "forward":
+                cost.forward_calls += 1
                 cost.forward += contraction
                 cost.forward_other += other
             else:

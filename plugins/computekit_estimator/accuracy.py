@@ -1,0 +1,70 @@
+"""How far estimates of each kind were from published runs, and the intervals that follow from it.
+
+``data/accuracy.json`` holds quantiles of published / predicted over the shipped table, made by
+``python -m computekit_estimator.accuracy``; a test compares it with a fresh computation.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Published / predicted of ``rows`` runs: 5 % of them are below ``low``, 5 % above ``high``."""
+
+    rows: int
+    low: float
+    high: float
+
+    def about(self, value: float) -> dict[str, Any]:
+        """Arguments of a `Quantity` for an estimate: its interval, confidence and how that was found."""
+        return {
+            "interval": (value * self.low, value * self.high),
+            "confidence": CONFIDENCE,
+            "method": f"interval: published over predicted of {self.rows} runs, 5% to 95%",
+        }
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Quantiles by class of quantity, over every published run that can be predicted. Rates are turned into times."""
+    import numpy as np
+
+    from . import runs
+    from .validate import CLASSES, compare
+
+    found: dict[str, list[float]] = {name: [] for name in CLASSES if name != "counts"}
+    for run in runs.load():
+        row = compare(run)
+        for name, kinds in CLASSES.items():
+            if name in found and run.kind in kinds and row.error is not None:
+                ratio = 1 / (1 + row.error)
+                is_time = run.kind in ("iter_time_s", "train_days", "train_gpu_hours") or name != "training time"
+                found[name].append(ratio if is_time else 1 / ratio)
+    return {
+        name: {
+            "rows": len(ratios),
+            "low": round(float(np.quantile(ratios, 0.05)), 3),
+            "high": round(float(np.quantile(ratios, 0.95)), 3),
+        }
+        for name, ratios in found.items()
+    }
+
+
+@functools.cache
+def of(name: str) -> Accuracy:
+    """The accuracy of a class of `validate.CLASSES`."""
+    text = (resources.files(__package__) / "data" / "accuracy.json").read_text(encoding="utf-8")
+    return Accuracy(**json.loads(text)[name])
+
+
+if __name__ == "__main__":
+    target = Path(str(resources.files("computekit_estimator") / "data" / "accuracy.json"))
+    target.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")

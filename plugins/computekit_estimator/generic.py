@@ -1,0 +1,46 @@
+"""Time of any module on one device: a roofline over its counted operators, for models that are no transformers.
+
+Every operator takes the longer of its arithmetic and its memory traffic, and each call at least the start of a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .constants import CONSTANTS, Constants
+
+if TYPE_CHECKING:
+    from computekit.flops import FlopCount
+
+    from .hardware import Gpu
+
+
+@dataclass(frozen=True)
+class PassTime:
+    """Seconds of one forward and one backward pass, and which share of the forward pass memory bounds."""
+
+    forward: float
+    backward: float
+    memory_bound: float
+
+
+def passes(cost: FlopCount, gpu: Gpu, precision: str, scale: float = 1.0, constants: Constants = CONSTANTS) -> PassTime:
+    """Time of the counted passes with ``scale`` times the counted batch, in ``precision``."""
+    c = constants
+    rate = gpu.sustained(precision, c)
+    narrow = {"fp32": 1.0, "tf32": 1.0, "fp8": 0.5}.get(precision, 0.5)
+    memory_rate = gpu.memory_rate * c.memory
+    forward = backward = bound = 0.0
+    for op in cost.by_op.values():
+        traffic = op.moved_bytes * narrow * scale / memory_rate
+        compute = op.forward * scale / rate
+        seconds = max(traffic, compute) + op.forward_calls * c.kernel_s
+        forward += seconds
+        bound += seconds if traffic >= compute else 0.0
+        back_traffic = 2 * traffic if op.forward else 0.0
+        backward += max(op.backward * scale / rate, back_traffic)
+    calls = sum(op.calls - op.forward_calls for op in cost.by_op.values())
+    elementwise = sum(op.moved_bytes for op in cost.by_op.values() if not op.forward) * narrow * scale
+    backward += 2 * elementwise / memory_rate + calls * c.kernel_s
+    return PassTime(forward, backward if cost.backward is not None else 0.0, bound / forward if forward else 0.0)
