@@ -7,6 +7,8 @@ import click
 from computekit.cli import DefaultGroup
 
 from .count import count
+from .serve import infer
+from .train import train
 from .validate import validate
 
 
@@ -21,5 +23,5 @@ def estimator() -> None:
     """
 
 
-for command in (count, validate):
+for command in (count, train, infer, validate):
     estimator.add_command(command)

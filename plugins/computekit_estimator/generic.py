@@ -33,14 +33,13 @@ def passes(cost: FlopCount, gpu: Gpu, precision: str, scale: float = 1.0, consta
     memory_rate = gpu.memory_rate * c.memory
     forward = backward = bound = 0.0
     for op in cost.by_op.values():
+        if not op.moved_bytes and not op.forward and not op.backward and not op.backward_other:
+            continue  # views
         traffic = op.moved_bytes * narrow * scale / memory_rate
         compute = op.forward * scale / rate
         seconds = max(traffic, compute) + op.forward_calls * c.kernel_s
         forward += seconds
         bound += seconds if traffic >= compute else 0.0
-        back_traffic = 2 * traffic if op.forward else 0.0
-        backward += max(op.backward * scale / rate, back_traffic)
-    calls = sum(op.calls - op.forward_calls for op in cost.by_op.values())
-    elementwise = sum(op.moved_bytes for op in cost.by_op.values() if not op.forward) * narrow * scale
-    backward += 2 * elementwise / memory_rate + calls * c.kernel_s
+        # gradients by input and by weight read and write what the forward pass did, twice
+        backward += max(op.backward * scale / rate, 2 * traffic) + (op.calls - op.forward_calls) * c.kernel_s
     return PassTime(forward, backward if cost.backward is not None else 0.0, bound / forward if forward else 0.0)

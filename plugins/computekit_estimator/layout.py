@@ -71,6 +71,11 @@ class Layout:
         return per, per, np.maximum(layers - per * (self.pp - 1), 0)
 
 
+def wants_slots(layers: int, pp: int) -> bool:
+    """Whether stages come out even only if embedding and head take one layer slot each."""
+    return pp > 1 and layers % pp != 0 and (layers + 2) % pp == 0
+
+
 def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
     """Refuse a layout that cannot run and name the nearest one that can.
 

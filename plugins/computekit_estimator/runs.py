@@ -17,7 +17,7 @@ from computekit import FileProblem
 from . import hardware
 from .errors import CannotPredict
 from .hardware import Gpu
-from .layout import Layout
+from .layout import Layout, wants_slots
 from .transformer import Transformer
 
 COLUMNS = (
@@ -181,7 +181,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         overlap=modern or sharding.startswith("zero3"),
         compiled="compile" in note or ("fsdp2" in sharding and half == "fp8"),
         gradient_bytes=4.0 if fp32_gradients else 2.0,
-        slots=pp > 1 and model.layers % pp != 0 and (model.layers + 2) % pp == 0,
+        slots=wants_slots(model.layers, pp),
         dropout=not modern,
         rails=modern,
         blocking=not modern and sharding.startswith("zero"),
