@@ -40,8 +40,9 @@ def computekit_datasets() -> list[Dataset]:
 @hookimpl
 def computekit_architectures() -> list[Architecture]:
     from . import zoo
+    from .models import kinds
 
-    return list(zoo.BUILTIN)
+    return [*zoo.BUILTIN, *kinds.ARCHITECTURES]
 
 
 @hookimpl

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class ModelFile(ABC):
         found = self.metadata.get("arch")
         fits = isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("args"), dict)
         return found if fits else None
+
+    def program(self, trust_pickle: bool) -> nn.Module | None:
+        """The module that the file itself can be run as; None if it holds weights without code.
+
+        Raises:
+            FileProblem: running it would run what a pickle says, and ``trust_pickle`` is not given.
+        """
+        return None
 
     @property
     @abstractmethod

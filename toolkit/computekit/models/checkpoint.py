@@ -301,10 +301,13 @@ def parts(weights: dict[str, Place]) -> tuple[str, ...]:
     common = len(_common(paths))
     heads = list(dict.fromkeys(path[common : common + 1] for path in paths))
 
-    def rank(head: tuple[str, ...]) -> int:
-        return MAIN_PARTS.index(head[0]) if head and head[0] in MAIN_PARTS else len(MAIN_PARTS)
+    ranked = sorted(heads, key=lambda head: rank(head[0] if head else ""))
+    return tuple("".join(f"{key}." for key in head) for head in ranked) or ("",)
 
-    return tuple("".join(f"{key}." for key in head) for head in sorted(heads, key=rank)) or ("",)
+
+def rank(key: Any) -> int:
+    """Lower for keys under which checkpoints usually keep the model itself."""
+    return MAIN_PARTS.index(key) if key in MAIN_PARTS else len(MAIN_PARTS)
 
 
 def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:

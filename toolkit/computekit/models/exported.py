@@ -1,4 +1,4 @@
-"""Exported programs (torch.export.save, ``.pt2``): their weights. The graph in them is neither read nor run here.
+"""Exported programs (torch.export.save, ``.pt2``): their weights. Their graph is run by `ExportedFile.program` alone.
 
 The archive lists its weights in ``data/weights/model_weights_config.json`` and keeps each as raw bytes; layout:
 ``torch/export/pt2_archive`` and the enumeration ``ScalarType`` in ``torch/_export/serde/schema.py``.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import FileProblem
 from . import checkpoint, torch_files
@@ -28,13 +29,27 @@ _DTYPES = {
 _STRIDED = 7
 
 
+class ExportedFile(TorchFile):
+    """An exported program; running it takes trust, because torch.export.load unpickles what else is in the archive."""
+
+    def program(self, trust_pickle: bool) -> nn.Module:
+        if not trust_pickle:
+            problem = "is an exported program, and torch unpickles parts of it to run it"
+            raise FileProblem(self.path, problem, "--trust-pickle if you trust its author")
+        try:
+            module: nn.Module = torch.export.load(self.path).module()
+        except Exception as error:  # the loader fails in as many ways as there are versions of the format
+            raise FileProblem(self.path, "is a program that this torch cannot load", str(error)[:200]) from error
+        return module
+
+
 def sniff(path: Path) -> bool:
     """Whether ``path`` is an archive of torch.export.save."""
     names = torch_files.member_names(path)
     return torch_files.has_member(names, "archive_format") or "serialized_exported_program.json" in names
 
 
-def read(path: Path, _trust_pickle: bool) -> TorchFile:
+def read(path: Path, _trust_pickle: bool) -> ExportedFile:
     """The parameters and persistent buffers of an exported program.
 
     Raises:
@@ -48,7 +63,7 @@ def read(path: Path, _trust_pickle: bool) -> TorchFile:
             state = Ordered((str(name), _tensor(path, opened, name, entry)) for name, entry in entries.items())
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Malformed(f"its list of weights is wrong: {error}") from error
-        return TorchFile(path, "pt2", root=state, extents=opened.extents("data/weights/"))
+        return ExportedFile(path, "pt2", root=state, extents=opened.extents("data/weights/"))
 
 
 def _tensor(path: Path, opened: Archive, name: str, entry: dict[str, Any]) -> LazyTensor:

@@ -8,6 +8,7 @@ config.json, where transformers and vLLM look for it.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from ..errors import FileProblem
+from ..errors import ComputekitError, FileProblem, MissingExtra
 from . import safetensors_files, torch_files, torch_legacy
 from .base import ModelFile, TensorInfo, Writer
 from .safetensors_files import SafetensorsFile, SafetensorsWriter
+
+ARCHITECTURE = "transformers"
+"""Name of the architecture that builds any transformers model from its config."""
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -61,6 +66,11 @@ class Folder(ModelFile):
 
     def load(self, name: str) -> torch.Tensor:
         return self._owner[name].load(name)
+
+    @property
+    def arch(self) -> dict[str, Any] | None:
+        described = {"name": ARCHITECTURE, "args": {"config": self.config}} if "model_type" in self.config else None
+        return super().arch or described
 
     def shard(self, name: str) -> str:
         """The weight file that a rewritten folder keeps tensor ``name`` in."""
@@ -205,3 +215,40 @@ def _copy_other_files(source: Path, target: Path) -> None:
         if file.is_file() and not hidden and not file.name.endswith(_OTHER_WEIGHTS):
             (target / inner).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target / inner)
+
+
+def build(config: dict[str, Any]) -> nn.Module:
+    """The transformers model that a config.json describes, with fresh weights. Code from the folder is never run.
+
+    Raises:
+        MissingExtra: transformers is not installed.
+        ComputekitError: it does not know such a model.
+    """
+    plain = {key: value for key, value in config.items() if key not in ("quantization_config", "auto_map")}
+    names = config.get("architectures") or ["AutoModel"]
+    logging.disable(logging.WARNING)  # what the package's optional dependencies log on import is no concern of users
+    try:
+        import transformers
+
+        found: Any = getattr(transformers, str(names[0]), None)
+        if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+            found = transformers.AutoModel
+        described: Any = transformers.AutoConfig.for_model(**plain)
+        model: nn.Module = found.from_config(described) if hasattr(found, "from_config") else found(described)
+    except ImportError:
+        raise MissingExtra("transformers", "hf", "running a Hugging Face model") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ComputekitError(f"transformers cannot build {names[0]} from this config.json: {error}") from error
+    finally:
+        logging.disable(logging.NOTSET)
+    return model.eval()
+
+
+def example(batch: int, config: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Arguments of one forward call: pixels (batch, channels, size, size) or token ids (batch, up to 128)."""
+    if "image_size" in config:
+        size = config["image_size"]
+        height, width = size if isinstance(size, list) else (size, size)
+        return (torch.zeros(batch, config.get("num_channels", 3), height, width),)
+    length = min(128, config.get("max_position_embeddings", 128))
+    return (torch.arange(batch * length).reshape(batch, length) % config.get("vocab_size", 1000),)

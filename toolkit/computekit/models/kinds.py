@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..contracts import ModelFormat
+from ..contracts import Architecture, ModelFormat
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def _of(module: str, function: str) -> Callable[..., Any]:
@@ -41,4 +44,23 @@ BUILTIN: tuple[ModelFormat, ...] = (
     _kind("pt2", "an exported program (torch.export.save)", "exported", writes=False),
     _kind("gguf", "a GGUF file of llama.cpp, read as floats", "gguf_files", writes=False),
     _kind("onnx", "an ONNX graph's initializers", "onnx_files", writes=False, priority=200),
+)
+
+
+def _build_transformers(config: dict[str, Any]) -> nn.Module:
+    from . import huggingface
+
+    return huggingface.build(config)
+
+
+def _example_transformers(batch: int, config: dict[str, Any]) -> tuple[Any, ...]:
+    from . import huggingface
+
+    return huggingface.example(batch, config)
+
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture(
+        "transformers", "any model of transformers, from its config.json", _build_transformers, _example_transformers
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,19 +88,53 @@ def load_module(
 ) -> tuple[nn.Module, ArchRef, dict[str, Any]]:
     """A module in eval mode on the CPU with the weights of ``path``, its architecture, and the file's metadata.
 
-    ``arch`` overrides or supplies the architecture for a file that does not remember one.
+    ``arch`` overrides or supplies the architecture for a file that does not remember one. A file that holds its own
+    program (TorchScript, an exported program, a trusted pickled module) is run as that unless ``arch`` is given.
+
+    Raises:
+        FileProblem: the file remembers no architecture, or one that it takes trust to call.
     """
     from .formats import open_model
 
     source = open_model(path, trust_pickle=trust_pickle)
-    metadata = source.metadata
     if arch is None:
-        if "arch" not in metadata:
-            raise FileProblem(path, "holds weights without code", "say which architecture with --arch")
-        arch = ArchRef(metadata["arch"]["name"], metadata["arch"]["args"])
+        program = source.program(trust_pickle)
+        if program is not None:
+            kind = type(program)
+            return program, ArchRef(f"{kind.__module__}:{kind.__qualname__}"), source.metadata
+        arch = _remembered(source, trust_pickle)
     module = build(arch)
     load_weights(module, source)
-    return module.eval(), arch, metadata
+    return module.eval(), arch, source.metadata
+
+
+def _remembered(source: ModelFile, trust_pickle: bool) -> ArchRef:
+    """The architecture that the file names.
+
+    A file from anywhere must not name ``os:system``: what is called without trust is a registered architecture, an
+    ``nn.Module`` class, or a function that is declared to return one.
+    """
+    found = source.arch
+    if found is None:
+        raise FileProblem(source.path, "holds weights without code", "say which architecture with --arch")
+    arch = ArchRef(found["name"], found["args"])
+    if ":" in arch.name and not trust_pickle and not _makes_modules(import_object(arch.name, "architecture")):
+        raise FileProblem(
+            source.path,
+            f"wants to call {arch.name}, which is not declared to return a torch module",
+            f"if you trust it, say --arch {arch.name}",
+        )
+    return arch
+
+
+def _makes_modules(factory: Any) -> bool:
+    from torch import nn
+
+    try:
+        made = factory if isinstance(factory, type) else typing.get_type_hints(factory).get("return")
+    except (NameError, TypeError, AttributeError):
+        return False
+    return isinstance(made, type) and issubclass(made, nn.Module)
 
 
 def load_into(module: nn.Module, path: str | Path, *, trust_pickle: bool = False) -> nn.Module:
@@ -134,6 +169,7 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
     for key in own:
         if key not in names:
             raise FileProblem(source.path, f"lacks {key!r}, which the architecture needs", "is it the right --arch?")
+    unused = [name for name in unused if floats.tensors[name].dtype.is_floating_point]  # not position_ids and the like
     if unused:
         raise FileProblem(
             source.path, f"holds {unused[0]!r}, which the architecture does not have", "is it the right --arch?"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import nn
 
 from ..errors import FileProblem
 from . import checkpoint, pickled_modules, raw
@@ -43,6 +44,7 @@ class TorchFile(ModelFile):
     root: Any = None
     extents: dict[str, Extent] = field(default_factory=dict)
     imports: list[str] = field(default_factory=list)
+    has_module: bool = False
     weights: dict[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,6 +61,21 @@ class TorchFile(ModelFile):
     def unsafe(self) -> list[str]:
         """Names that the pickle would import and that ``torch.load(weights_only=True)`` refuses."""
         return [name for name in self.imports if not checkpoint.is_harmless(name)]
+
+    def program(self, trust_pickle: bool) -> nn.Module | None:
+        if not trust_pickle or not self.has_module:
+            return None
+        try:
+            found = torch.load(self.path, map_location="cpu", weights_only=False)
+        except Exception as error:  # unpickling runs anybody's code, which may fail in any way
+            raise FileProblem(
+                self.path, f"cannot be unpickled ({type(error).__name__}: {error})", "install what it was made with"
+            ) from error
+        if isinstance(found, dict):
+            modules = {key: value for key, value in found.items() if isinstance(value, nn.Module)}
+            found = modules[min(modules, key=checkpoint.rank)]
+        module: nn.Module = found.eval()
+        return module
 
     def lazy(self, name: str) -> LazyTensor:
         """The description of one weight in the pickle."""
@@ -136,11 +153,11 @@ def write(like: ModelFile | None, path: Path) -> Writer:
 
 def checked(path: Path, kind: str, root: Any, extents: dict[str, Extent], trust_pickle: bool) -> TorchFile:
     """The file of a pickle, modules in it as state_dicts; FileProblem if it names classes and is not trusted."""
-    file = TorchFile(
-        path, kind, root=pickled_modules.without_modules(root), extents=extents, imports=checkpoint.imports(root)
-    )
+    has_module = pickled_modules.holds_module(root)
+    plain = pickled_modules.without_modules(root)
+    file = TorchFile(path, kind, {}, ("",), plain, extents, checkpoint.imports(root), has_module)
     if file.unsafe and not trust_pickle:
-        what = "a pickled module" if pickled_modules.holds_module(root) else "a pickle"
+        what = "a pickled module" if has_module else "a pickle"
         shown = ", ".join(file.unsafe[:6]) + (f" and {len(file.unsafe) - 6} more" if len(file.unsafe) > 6 else "")
         raise FileProblem(
             path, f"is {what} that wants to import {shown}", "nothing was run; --trust-pickle if you trust its author"
