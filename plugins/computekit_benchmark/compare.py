@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from computekit import ComputekitError, StepRun, files, records, statistics
+from computekit import ComputekitError, Data, StepRun, files, load_data, records, statistics
+from computekit.models import ArchRef
 from computekit.statistics import Estimate
 
-from . import jobs, latency, machine
+from . import jobs, latency, machine, samples
 from .campaign import Campaign
 from .jobs import Job, JobFailed, Subject
 from .verdicts import MIN_TRIALS, Comparison
@@ -22,6 +25,7 @@ def compare_models(
     run: StepRun,
     models: Sequence[Path],
     names: Sequence[str],
+    data: str | None,
     job: Job,
     *,
     batch_size: int,
@@ -30,7 +34,11 @@ def compare_models(
     clock: str,
     budget_s: float,
 ) -> None:
-    """Fill ``run`` with one row per model and the comparisons; ``job`` holds what all measurements share."""
+    """Fill ``run`` with one row per model and the comparisons.
+
+    ``job`` holds what all measurements share; its only subject stands for the architecture. Without ``data`` and an input
+    shape, the data set is the one that the first model remembers.
+    """
     labels = _labels(models, names)
     hashes = [files.sha256(run.input(model)) for model in models]
     for i, digest in enumerate(hashes):
@@ -40,17 +48,22 @@ def compare_models(
                 f"{labels[first]} and {labels[i]} are the same bytes: this compares a model with itself, "
                 "so any difference is noise of the measurement"
             )
+    shared = job.subjects[0]
     subjects = tuple(
-        Subject(label, str(model), job.subjects[0].arch, job.subjects[0].arch_args, job.subjects[0].trust_pickle)
-        for label, model in zip(labels, models, strict=True)
+        dataclasses.replace(shared, label=label, path=str(model)) for label, model in zip(labels, models, strict=True)
     )
     job = job.but(subjects=subjects, device=str(run.device), threads=run.threads, seed=run.seed)
-    job, examined = _examine_all(run, job, batch_size)
     batches = list(dict.fromkeys([batch_size, *throughput_batches]))
-    campaign = Campaign(job, batches, budget_s, margin, clock)
-    watch = machine.Watch()
-    _run_trials(run, campaign)
-    noise = watch.report()
+    with tempfile.TemporaryDirectory(prefix="computekit-") as folder:
+        used = _data(data, subjects[0], job)
+        if used is not None:
+            run.details["data"] = used.describe()
+            job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
+        job, examined = _examine_all(run, job, batch_size)
+        campaign = Campaign(job, batches, budget_s, margin, clock)
+        watch = machine.Watch()
+        _run_trials(run, campaign)
+        noise = watch.report()
     position = {subject.label: i for i, subject in enumerate(job.subjects)}
     for label, digest, model in zip(labels, hashes, models, strict=True):
         row = run.row(label, sha256=digest)
@@ -63,6 +76,15 @@ def compare_models(
             _put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
     comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
     _report(run, campaign, comparisons, noise)
+
+
+def _data(name: str | None, first: Subject, job: Job) -> Data | None:
+    if name is not None:
+        return load_data(name)
+    if job.input_shape is not None or first.path is None:
+        return None
+    arch = ArchRef(first.arch, first.arch_args) if first.arch else None
+    return samples.data_of(Path(first.path), arch, first.trust_pickle)
 
 
 def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
@@ -85,7 +107,7 @@ def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
 
 
 def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dict[str, Any]]]:
-    """The job with its data set and the subjects that can be timed, and what `isolated.examine` says of each model.
+    """The job with the subjects that can be timed, and what `isolated.examine` says of each model.
 
     Raises:
         JobFailed: the first model, or all others, cannot be run.
@@ -97,7 +119,6 @@ def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dic
             ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
             try:
                 found = jobs.run(ask, jobs.STARTUP_ALLOWANCE_S * 2)
-                job = job.but(data=found["data"])
             except JobFailed as failure:
                 if subject is job.subjects[0]:
                     raise

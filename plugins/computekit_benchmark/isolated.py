@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from computekit import ComputekitError, devices, files, load_data
+from computekit import devices, files
 from computekit.evaluation import evaluate
 
-from . import compiling, energy, memory
+from . import compiling, energy, memory, samples
 from .jobs import Job
 from .loading import blaming, caller, example_inputs, first_tensor, load, prepare
 
@@ -28,19 +28,18 @@ ENERGY_S = 2.0
 def examine(job: Job) -> dict[str, Any]:
     """Load the job's only subject and call it at batch size ``more["batch"]``.
 
-    Returns data (the name of the data set, if there is one), parameters, output_shape, nonfinite (how many outputs are
-    NaN or infinite), peak_memory_bytes (or peak_memory_reason), grows_bytes_per_call, energy_j per sample (or
-    energy_reason), and with data: metric, quantity (of a record) and outcomes (per sample, see `Evaluation`).
+    Returns parameters, output_shape, nonfinite (how many outputs are NaN or infinite), peak_memory_bytes (or
+    peak_memory_reason), grows_bytes_per_call, energy_j per sample (or energy_reason), and with samples of a data set:
+    metric, quantity (of a record) and outcomes (per sample, see `Evaluation`).
     """
     device = prepare(job)
     subject = job.subjects[0]
     batch = int(job.more["batch"])
-    job = _with_own_data(job)
     _rehearse(job, batch)
     memory.settle()
     before = memory.resident_bytes() if memory.can_reset_peak() else 0
     model = load(subject, job)
-    result: dict[str, Any] = {"data": job.data, "parameters": _parameters(model.module)}
+    result: dict[str, Any] = {"parameters": _parameters(model.module)}
     with blaming(subject.label, f"a call with batch size {batch}"):
         module = compiling.compiled(model.module) if job.compile else model.module
         call = caller(module, example_inputs(model, job, batch))
@@ -49,21 +48,6 @@ def examine(job: Job) -> dict[str, Any]:
         result |= _output(call())
         result |= _energy(call, device, batch)
     return result | _quality(model.module, job, device)
-
-
-def _with_own_data(job: Job) -> Job:
-    """Where no inputs are given, use the data set that the model remembers being trained on, if it is there."""
-    subject = job.subjects[0]
-    if job.data is not None or job.input_shape is not None:
-        return job
-    data = load(subject, job).metadata.get("data")
-    try:
-        if isinstance(data, str):
-            load_data(data)
-            return job.but(data=data)
-    except ComputekitError:
-        return job  # a file or a package that this machine lacks; the architecture's example will do
-    return job
 
 
 def _rehearse(job: Job, batch: int) -> None:
@@ -130,11 +114,11 @@ def _energy(call: Callable[[], Any], device: torch.device, batch: int) -> dict[s
 
 def _quality(module: nn.Module, job: Job, device: torch.device) -> dict[str, Any]:
     """Accuracy or perplexity on the test split."""
-    if job.data is None:
+    if job.samples is None:
         return {}
     devices.make_repeatable(job.seed, job.threads)
-    data = load_data(job.data)
+    test = samples.load(job.samples)
     label = job.subjects[0].label
-    with blaming(label, f"evaluating on {job.data}"):
-        found = evaluate(module, data.test, data.task, device, name=label)
+    with blaming(label, "evaluating on the test split"):
+        found = evaluate(module, test.split, test.task, device, name=label)
     return {"metric": found.metric, "quantity": found.quantity(), "outcomes": found.outcomes.tolist()}

@@ -33,14 +33,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement. ``task`` names a function of `worker.TASKS`; ``more`` are its own arguments."""
+    """One measurement. ``task`` names a function of `worker.TASKS`; ``more`` are its own arguments.
+
+    Inputs come from ``samples`` (a file of `samples.save`), else have ``input_shape``, else are the architecture's own.
+    """
 
     task: str
     subjects: tuple[Subject, ...]
     device: str = "cpu"
     threads: int | None = None
     seed: int = 0
-    data: str | None = None
+    samples: str | None = None
     input_shape: tuple[int, ...] | None = None
     compile: bool = False
     more: dict[str, Any] = field(default_factory=dict)

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from computekit import ComputekitError, devices, host, load_data, load_module, models
+from computekit import ComputekitError, devices, host, load_module, models
 from computekit.evaluation import floating_dtype
 from computekit.models import ArchRef
 
+from . import samples
 from .jobs import Job, Subject
 
 if TYPE_CHECKING:
@@ -89,10 +90,9 @@ def example_inputs(model: Loaded, job: Job, batch: int) -> tuple[Any, ...]:
     """
     import torch
 
-    if job.data is not None:
-        inputs = load_data(job.data).test.inputs
-        repeats = -(-batch // len(inputs))
-        values: tuple[Any, ...] = (inputs.repeat(repeats, *[1] * (inputs.dim() - 1))[:batch],)
+    values: tuple[Any, ...]
+    if job.samples is not None:
+        values = (samples.load(job.samples).batch(batch),)
     elif job.input_shape is not None:
         generator = torch.Generator().manual_seed(job.seed)
         size = (batch, *job.input_shape)

@@ -23,10 +23,10 @@ from .loading import ModelFault, blaming, caller, example_inputs, load, prepare
 if TYPE_CHECKING:
     import torch
 
-MAX_ROUNDS = 40
+MAX_ROUNDS = 100
 MIN_ROUNDS = 3
 VISIT_S = 5e-3
-MAX_CALLS = 10
+MAX_CALLS = 5
 SETTLE_S = 2e-3
 LONG_CALL_S = 50e-3
 """A call this long fills the caches itself, so a visit needs no untimed call."""

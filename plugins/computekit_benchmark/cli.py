@@ -1,0 +1,155 @@
+"""The command line of ``computekit benchmark``. Heavy imports live inside the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+import computekit
+from computekit import options
+from computekit.cli import DefaultGroup
+
+
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Whole numbers above zero, separated by commas: ``1,8,64``."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            sizes = tuple(int(part) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            sizes = ()
+        if any(size < 1 for size in sizes) or (not sizes and str(value).strip()):
+            self.fail(f"{value!r} is not a list of whole numbers above zero, such as 1,8,64", param, ctx)
+        return sizes
+
+
+@click.group(cls=DefaultGroup, default="models")
+@options.common
+def benchmark() -> None:
+    """Measure models and say which is faster. Every verdict comes from trials in fresh processes.
+
+    \b
+    Example:
+      computekit benchmark model.pt model-int8.pt
+    """
+
+
+@benchmark.command("models")
+@options.models
+@options.arch()
+@options.data()
+@click.option("--name", "names", multiple=True, help="Label of a model in tables; once per model, in their order.")
+@click.option("--input-shape", type=Sizes(), help="Shape of one input sample, e.g. 3,224,224, when there is no --data.")
+@options.batch_size(default=1)
+@click.option(
+    "--throughput-batches",
+    type=Sizes(),
+    default="64",
+    show_default=True,
+    help="Further batch sizes; the highest rate of all is the throughput.",
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=0.02,
+    show_default=True,
+    help="Differences below this fraction count as the same.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(["wall", "cpu", "device"]),
+    default="wall",
+    show_default=True,
+    help="Wall clock, CPU time of all threads (for shared machines), or CUDA events.",
+)
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Add trials to the five needed ones until all pairs are resolved or this is spent.",
+)
+@click.option("--compile", "compile_", is_flag=True, help="Run every model through torch.compile.")
+@options.trust_pickle
+@options.step
+def models(
+    run: computekit.StepRun,
+    models: tuple[Path, ...],
+    arch: str | None,
+    arch_args: dict[str, Any] | None,
+    data: str | None,
+    names: tuple[str, ...],
+    input_shape: tuple[int, ...] | None,
+    batch_size: int,
+    throughput_batches: tuple[int, ...],
+    margin: float,
+    clock: str,
+    time_budget: float,
+    compile_: bool,
+    trust_pickle: bool,
+) -> None:
+    """Measure one or several models and compare each with the first: faster, slower, the same, or unresolved.
+
+    A verdict needs at least five trials. Each is a fresh process that creates the models in random order and times
+    them in turns; the verdict comes from the interval of the ratio over trials and a margin of equivalence.
+
+    \b
+    Example:
+      computekit benchmark models model.pt model-int8.pt --data digits
+      computekit benchmark models a.pt b.pt --input-shape 3,224,224 --batch-size 8
+    """
+    from .compare import compare_models
+    from .jobs import Job, Subject
+
+    if clock == "device" and run.device.type != "cuda":
+        raise computekit.ComputekitError(f"--clock device needs a CUDA device, not {run.device}; use wall or cpu")
+    shared = Subject("", None, arch, dict(arch_args or {}), trust_pickle)
+    compare_models(
+        run, models, names, data,
+        Job("trial", (shared,), input_shape=input_shape, compile=compile_),
+        batch_size=batch_size, throughput_batches=throughput_batches,
+        margin=margin, clock=clock, budget_s=time_budget,
+    )  # fmt: skip
+
+
+@benchmark.command("self-test")
+@options.threads
+@options.seed
+@options.device
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=240.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Start no further pair after this; one workload is always tested.",
+)
+@options.as_json
+@options.common
+@click.pass_context
+def self_test(
+    ctx: click.Context, threads: int | None, seed: int, device: str, time_budget: float, as_json: bool
+) -> None:
+    """Test the trial rule on this machine: a model against itself, and against itself with 5 % more FLOPs.
+
+    Prints how often the rule called the model different from itself (false verdicts) and how often it found the 5 %
+    (power), for four workloads. On a busy machine pairs stay unresolved, which is no false verdict.
+
+    \b
+    Example:
+      computekit benchmark self-test --time-budget 600
+      computekit benchmark self-test --json --threads 1
+    """
+    from . import selftest
+
+    quiet = bool(ctx.meta.get("computekit.quiet"))
+    report = selftest.run(time_budget, device=device, threads=threads, seed=seed, quiet=quiet)
+    click.echo(json.dumps(report, indent=2) if as_json else selftest.describe(report))

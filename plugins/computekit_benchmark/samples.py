@@ -1,0 +1,52 @@
+"""The test split as a file, so that the many measuring processes need not load the data set's packages again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from computekit import Data, Split, load_data, load_module
+from computekit.errors import FileProblem, MissingExtra, UnknownName
+from computekit.models import ArchRef
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A test split and its task."""
+
+    task: str
+    split: Split
+
+    def batch(self, size: int) -> torch.Tensor:
+        """The first ``size`` inputs, repeated where there are fewer."""
+        inputs = self.split.inputs
+        return inputs.repeat(-(-size // len(inputs)), *[1] * (inputs.dim() - 1))[:size]
+
+
+def save(data: Data, path: Path) -> str:
+    """Write the test split of ``data`` to ``path`` and return the path as text."""
+    import torch
+
+    torch.save({"task": data.task, "inputs": data.test.inputs, "targets": data.test.targets}, path)
+    return str(path)
+
+
+def load(path: str) -> Samples:
+    """The inverse of `save`."""
+    import torch
+
+    document = torch.load(path, weights_only=True)
+    return Samples(document["task"], Split(document["inputs"], document["targets"]))
+
+
+def data_of(model: Path, arch: ArchRef | None, trust_pickle: bool) -> Data | None:
+    """The data set that ``model`` remembers being trained on; None without one, or where this machine lacks it."""
+    name = load_module(model, arch, trust_pickle=trust_pickle)[2].get("data")
+    try:
+        return load_data(name) if isinstance(name, str) else None
+    except (FileProblem, MissingExtra, UnknownName):
+        return None
