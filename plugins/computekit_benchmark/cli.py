@@ -12,6 +12,9 @@ import computekit
 from computekit import options
 from computekit.cli import DefaultGroup
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells give it; what was measured until then is kept."""
+
 
 class Sizes(click.ParamType[tuple[int, ...]]):
     """Whole numbers above zero, separated by commas: ``1,8,64``."""
@@ -28,6 +31,12 @@ class Sizes(click.ParamType[tuple[int, ...]]):
         if any(size < 1 for size in sizes) or (not sizes and str(value).strip()):
             self.fail(f"{value!r} is not a list of whole numbers above zero, such as 1,8,64", param, ctx)
         return sizes
+
+
+clock = click.option(
+    "--clock", type=click.Choice(["wall", "cpu", "device"]), default="wall", show_default=True,
+    help="Wall clock, CPU time of all threads (for shared machines), or CUDA events.",
+)  # fmt: skip
 
 
 @click.group(cls=DefaultGroup, default="models")
@@ -62,13 +71,7 @@ def benchmark() -> None:
     show_default=True,
     help="Differences below this fraction count as the same.",
 )
-@click.option(
-    "--clock",
-    type=click.Choice(["wall", "cpu", "device"]),
-    default="wall",
-    show_default=True,
-    help="Wall clock, CPU time of all threads (for shared machines), or CUDA events.",
-)
+@clock
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
@@ -95,7 +98,7 @@ def models(
     time_budget: float,
     compile_: bool,
     trust_pickle: bool,
-) -> None:
+) -> int:
     """Measure one or several models and compare each with the first: faster, slower, the same, or unresolved.
 
     A verdict needs at least five trials. Each is a fresh process that creates the models in random order and times
@@ -112,15 +115,17 @@ def models(
     if clock == "device" and run.device.type != "cuda":
         raise computekit.ComputekitError(f"--clock device needs a CUDA device, not {run.device}; use wall or cpu")
     shared = Subject("", None, arch, dict(arch_args or {}), trust_pickle)
-    compare_models(
+    campaign = compare_models(
         run, models, names, data,
         Job("trial", (shared,), input_shape=input_shape, compile=compile_),
         batch_size=batch_size, throughput_batches=throughput_batches,
         margin=margin, clock=clock, budget_s=time_budget,
     )  # fmt: skip
+    return INTERRUPTED if campaign.interrupted else 0
 
 
 @benchmark.command("self-test")
+@clock
 @options.threads
 @options.seed
 @options.device
@@ -136,7 +141,7 @@ def models(
 @options.common
 @click.pass_context
 def self_test(
-    ctx: click.Context, threads: int | None, seed: int, device: str, time_budget: float, as_json: bool
+    ctx: click.Context, clock: str, threads: int | None, seed: int, device: str, time_budget: float, as_json: bool
 ) -> None:
     """Test the trial rule on this machine: a model against itself, and against itself with 5 % more FLOPs.
 
@@ -151,5 +156,24 @@ def self_test(
     from . import selftest
 
     quiet = bool(ctx.meta.get("computekit.quiet"))
-    report = selftest.run(time_budget, device=device, threads=threads, seed=seed, quiet=quiet)
+    report = selftest.run(time_budget, clock=clock, device=device, threads=threads, seed=seed, quiet=quiet)
     click.echo(json.dumps(report, indent=2) if as_json else selftest.describe(report))
+
+
+@benchmark.command("device")
+@options.step
+def device(run: computekit.StepRun) -> None:
+    """Measure what this device really does: matrix products per data type, copying, the latency of a small call.
+
+    The record can stand wherever a device's name is asked for, so that estimates and rooflines use measured rates.
+    Under torchrun the bandwidth of all-reduce between the processes is measured too.
+
+    \b
+    Example:
+      computekit benchmark device -o device.json
+      torchrun --nproc-per-node 2 -m computekit benchmark device --device cpu -o device.json
+    """
+    from .device_record import measure_device
+
+    if not measure_device(run):
+        raise click.exceptions.Exit(0)  # a rank of torchrun that only took part: rank 0 keeps the record

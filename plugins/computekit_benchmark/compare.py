@@ -33,11 +33,11 @@ def compare_models(
     margin: float,
     clock: str,
     budget_s: float,
-) -> None:
+) -> Campaign:
     """Fill ``run`` with one row per model and the comparisons.
 
-    ``job`` holds what all measurements share; its only subject stands for the architecture. Without ``data`` and an input
-    shape, the data set is the one that the first model remembers.
+    ``job`` holds what all measurements share; its only subject stands for the architecture. Without ``data`` and an
+    input shape, the data set is the one that the first model remembers. Returns the finished campaign.
     """
     labels = _labels(models, names)
     hashes = [files.sha256(run.input(model)) for model in models]
@@ -76,6 +76,7 @@ def compare_models(
             _put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
     comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
     _report(run, campaign, comparisons, noise)
+    return campaign
 
 
 def _data(name: str | None, first: Subject, job: Job) -> Data | None:
@@ -160,7 +161,6 @@ def _run_trials(run: StepRun, campaign: Campaign) -> None:
         for batch, failure in trial["failures"].items():
             run.note(f"batch size {batch} was left out: {failure}")
     if campaign.interrupted:
-        run.details["partial"] = True
         run.note(f"partial: interrupted after {len(campaign.trials)} trials; {MIN_TRIALS} are needed for a verdict")
 
 
@@ -265,8 +265,9 @@ def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noi
                     how="measured",
                     method=f"trial rule: {c.trials} trials, margin {c.margin:g}, {c.clock} clock, against {c.a}",
                 )
-    run.details["pairs"] = [c.as_dict() for c in comparisons]
     run.details["measured"] = {
+        "pairs": [c.as_dict() for c in comparisons],
+        "partial": campaign.interrupted,
         "machine": noise,
         "trials": [
             {

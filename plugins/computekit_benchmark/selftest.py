@@ -17,7 +17,9 @@ from .workloads import DEPTH, WORKLOADS, Workload
 PAIR_BUDGET_S = 60.0
 
 
-def test_pair(workload: Workload, budget_s: float, *, device: str, threads: int | None, seed: int) -> dict[str, Any]:
+def try_pair(
+    workload: Workload, budget_s: float, *, clock: str, device: str, threads: int | None, seed: int
+) -> dict[str, Any]:
     """One campaign of the rule with three models: A, a copy of A, and A with 5 % more layers.
 
     Returns the two comparisons with A as ``same_model`` and ``five_percent``, and the seconds it took.
@@ -27,7 +29,7 @@ def test_pair(workload: Workload, budget_s: float, *, device: str, threads: int 
         for label, depth in (("a", DEPTH), ("a again", DEPTH), ("a + 5 %", DEPTH * 21 // 20))
     )
     job = Job("trial", subjects, device, threads, seed, input_shape=workload.input_shape)
-    campaign = Campaign(job, [workload.batch], budget_s)
+    campaign = Campaign(job, [workload.batch], budget_s, clock=clock)
     began = time.monotonic()
     campaign.run()
     same_model, five_percent = campaign.comparisons(workload.batch)
@@ -45,16 +47,19 @@ def test_pair(workload: Workload, budget_s: float, *, device: str, threads: int 
 def run(
     time_budget_s: float,
     *,
+    clock: str = "wall",
     device: str = "auto",
     threads: int | None = None,
     seed: int = 0,
     quiet: bool = False,
     after_pair: Callable[[dict[str, Any]], None] = lambda _pair: None,
     max_pairs: int | None = None,
+    first: int = 0,
 ) -> dict[str, Any]:
-    """Test workload after workload, in rounds, until the time is spent (or ``max_pairs`` are done); returns `report`.
+    """Test workload after workload, in rounds, until the time is spent or ``max_pairs`` are done; returns `report`.
 
-    ``after_pair`` sees each result of `test_pair`. Ctrl-C ends it and keeps what was measured.
+    ``after_pair`` sees each result of `try_pair`. Pair number ``first`` is the first; its number chooses the workload.
+    Ctrl-C ends it and keeps what was measured.
     """
     from tqdm import tqdm
 
@@ -65,9 +70,9 @@ def run(
     pairs: list[dict[str, Any]] = []
     with tqdm(desc="pairs", unit="pair", file=sys.stderr, disable=quiet or not sys.stderr.isatty()) as bar:
         while max_pairs is None or len(pairs) < max_pairs:
-            workload = WORKLOADS[len(pairs) % len(WORKLOADS)]
+            workload = WORKLOADS[(first + len(pairs)) % len(WORKLOADS)]
             try:
-                pair = test_pair(workload, budget, device=name, threads=threads, seed=seed + len(pairs))
+                pair = try_pair(workload, budget, clock=clock, device=name, threads=threads, seed=seed + len(pairs))
             except KeyboardInterrupt:
                 if not pairs:
                     raise

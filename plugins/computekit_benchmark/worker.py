@@ -10,13 +10,14 @@ from typing import Any
 
 from computekit import ComputekitError
 
-from . import isolated, timing
+from . import device, isolated, timing
 from .jobs import Job
 from .loading import ModelFault
 
 TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "trial": timing.trial,
     "isolated": isolated.examine,
+    "device": device.measure,
 }
 
 

@@ -189,8 +189,11 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
     return quiet(debug(function))
 
 
-def step(function: Callable[..., None]) -> Callable[..., Any]:
-    """Give a function the options of a step and, as its first argument, the `StepRun` that keeps its record."""
+def step(function: Callable[..., int | None]) -> Callable[..., Any]:
+    """Give a function the options of a step and, as its first argument, the `StepRun` that keeps its record.
+
+    What the function returns is the exit status: a step that keeps a partial result says so with a number above 0.
+    """
 
     @common
     @as_json
@@ -201,11 +204,11 @@ def step(function: Callable[..., None]) -> Callable[..., Any]:
     @output
     @functools.wraps(function)
     @click.pass_context
-    def command(ctx: click.Context, *args: Any, **kwargs: Any) -> None:
+    def command(ctx: click.Context, *args: Any, **kwargs: Any) -> int | None:
         from .steps import StepRun
 
         own = {key: kwargs.pop(key) for key in ("output", "seed", "device", "threads", "label", "as_json")}
         with StepRun(ctx, **own) as run:
-            function(run, *args, **kwargs)
+            return function(run, *args, **kwargs)
 
     return command

@@ -5,7 +5,7 @@ record. Field names carry the unit (``latency_s``, ``file_bytes``, ``price_usd_p
 is ``None`` with a ``reason``; it is never 0 and never a guess.
 
 Two runs with the same inputs, options, seed, versions and device give the same record except for `Record.timing` and
-for quantities whose ``how`` is "measured" (`Record.reproducible` drops those).
+for what was measured (`Record.reproducible` drops it).
 """
 
 from __future__ import annotations
@@ -119,8 +119,12 @@ class Record(_Strict):
         files.write_text(path, self.to_json())
 
     def reproducible(self) -> dict[str, Any]:
-        """The part that two runs of the same step on the same device share byte for byte."""
+        """The part that two runs of the same step on the same device share byte for byte.
+
+        A step keeps what it measured in quantities with how="measured" and in ``details["measured"]``.
+        """
         data = self.model_dump(exclude={"timing"}, exclude_none=True)
+        data["details"].pop("measured", None)
         for row in data["rows"]:
             row["quantities"] = {k: q for k, q in row["quantities"].items() if q["how"] != "measured"}
         return data

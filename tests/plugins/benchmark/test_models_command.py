@@ -66,7 +66,7 @@ def test_a_hundred_times_wider_model_is_slower_and_the_record_says_all(folder):
     status, out, _ = invoke("models", *models, *QUICK, "--json", "--name", "s", "--name", "w", "-o", "r.json")
     assert status == 0
     record = json.loads(out)
-    (pair,) = record["details"]["pairs"]
+    (pair,) = record["details"]["measured"]["pairs"]
     assert (pair["a"], pair["b"], pair["verdict"]) == ("s", "w", "slower")
     assert pair["trials"] == len(pair["values"]) >= 5
     assert pair["interval"][0] <= pair["ratio"] <= pair["interval"][1]
@@ -89,7 +89,7 @@ def test_broken_odd_and_equal_models_are_named_and_the_sound_ones_measured(folde
     status, out, _ = invoke("models", good, *faults.values(), good, *QUICK, "--json")
     assert status == 0
     record = json.loads(out)
-    assert [pair["b"] for pair in record["details"]["pairs"]] == ["nan.pt", "shape.pt", "good.pt #2"]
+    assert [pair["b"] for pair in record["details"]["measured"]["pairs"]] == ["nan.pt", "shape.pt", "good.pt #2"]
     reasons = {row["label"]: row["quantities"]["latency_s"].get("reason", "") for row in record["rows"]}
     assert "only even batches" in reasons["raises.pt"]
     assert "ended by SIGKILL" in reasons["dies.pt"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from .. import host
 from ..contracts import PEAK_DTYPES, Hardware
 from ..errors import AmbiguousName, ComputekitError, UnknownName
+from .measured import from_record
 from .tables import number, read
 
 
@@ -35,13 +37,17 @@ def find_hardware(name: str) -> Hardware:
     """The row called ``name``, in any spelling of case and punctuation.
 
     Names are the catalog's own ("H100-SXM5-80GB") and the aliases, among them what ``torch.cuda.get_device_name()``
-    prints ("NVIDIA H100 80GB HBM3").
+    prints ("NVIDIA H100 80GB HBM3"). The file of a device record (``computekit benchmark device``) stands for the device
+    with its measured rates.
 
     Raises:
+        FileProblem: the file is not a device record.
         UnknownName: nothing is called so.
         AmbiguousName: a part of several names ("H100").
         NoPeak: a known device without a dense peak rate.
     """
+    if name.endswith(".json"):
+        return from_record(Path(name))
     rows = hardware()
     wanted = _plain(name)
     for row in reversed(rows):
