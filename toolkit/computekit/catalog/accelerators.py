@@ -37,8 +37,8 @@ def find_hardware(name: str) -> Hardware:
     """The row called ``name``, in any spelling of case and punctuation.
 
     Names are the catalog's own ("H100-SXM5-80GB") and the aliases, among them what ``torch.cuda.get_device_name()``
-    prints ("NVIDIA H100 80GB HBM3"). The file of a device record (``computekit benchmark device``) stands for the device
-    with its measured rates.
+    prints ("NVIDIA H100 80GB HBM3"). The file of a device record (``computekit benchmark device``) stands for the
+    device with its measured rates.
 
     Raises:
         FileProblem: the file is not a device record.
