@@ -7,6 +7,7 @@ import click
 from computekit.cli import DefaultGroup
 
 from .count import count
+from .planning import plan
 from .serve import infer
 from .train import train
 from .validate import validate
@@ -23,5 +24,5 @@ def estimator() -> None:
     """
 
 
-for command in (count, train, infer, validate):
+for command in (count, train, infer, plan, validate):
     estimator.add_command(command)

@@ -45,7 +45,7 @@ class Layout:
     overlap: bool = True
     compiled: bool = False
     gradient_bytes: float = 2.0
-    slots: bool = False
+    slots: Any = False
     dropout: bool = False
     rails: bool = True
     blocking: bool = False
@@ -63,17 +63,16 @@ class Layout:
 
     def stage_layers(self, layers: int) -> tuple[Number, Number, Number]:
         """Layers of the fullest stage, of the first and of the last one."""
-        if self.slots:
-            per = (layers + 2) / self.pp
-            single = self.pp == 1
-            return np.where(single, layers, per), np.where(single, layers, per - 1), np.where(single, layers, per - 1)
-        per = np.ceil(layers / self.pp)
-        return per, per, np.maximum(layers - per * (self.pp - 1), 0)
+        even = np.ceil(layers / self.pp)
+        cut = (layers + 2) / self.pp
+        slots = np.logical_and(self.slots, np.asarray(self.pp) > 1)
+        last = np.maximum(layers - even * (self.pp - 1), 0)
+        return np.where(slots, cut, even), np.where(slots, cut - 1, even), np.where(slots, cut - 1, last)
 
 
-def wants_slots(layers: int, pp: int) -> bool:
+def wants_slots(layers: int, pp: Number) -> Number:
     """Whether stages come out even only if embedding and head take one layer slot each."""
-    return pp > 1 and layers % pp != 0 and (layers + 2) % pp == 0
+    return (np.asarray(pp) > 1) & (layers % pp != 0) & ((layers + 2) % pp == 0)
 
 
 def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
