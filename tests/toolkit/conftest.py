@@ -65,9 +65,9 @@ def computekit(site: Path, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def venv() -> Callable[[Path], Run]:
-    """``python = venv(folder)``: a fresh virtual environment that also sees the packages of this one.
+@pytest.fixture(scope="session")
+def make_venv() -> Callable[[Path], Run]:
+    """``python = make_venv(folder)``: a fresh virtual environment that also sees the packages of this one.
 
     ``python("-m", "pip", ...)`` runs its interpreter in ``folder``; with ``check=False`` it may fail.
     """

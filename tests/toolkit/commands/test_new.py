@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from computekit.cli import main
 from computekit.commands.new import KINDS, render
 
-Venv = Callable[..., "subprocess.CompletedProcess[str]"]
+Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def new(*words: str) -> tuple[int, str]:
@@ -96,8 +96,10 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_plugin_works_and_passes_its_own_tests(kind: str, venv: Venv, tmp_path: Path) -> None:
-    python = venv(tmp_path)
+def test_a_new_plugin_works_and_passes_its_own_tests(
+    kind: str, make_venv: Callable[[Path], Python], tmp_path: Path
+) -> None:
+    python = make_venv(tmp_path)
     python("-m", "computekit", "plugins", "new", "mine", "--kind", kind, "--quiet")
     project = tmp_path / "computekit-mine"
     python("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(project))
@@ -108,6 +110,3 @@ def test_a_new_plugin_works_and_passes_its_own_tests(kind: str, venv: Venv, tmp_
         assert "mine " in python("-m", "computekit", "--help").stdout
     tests = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), check=False)
     assert tests.returncode == 0, tests.stdout
-    types = python("-m", "mypy", "--strict", str(project / "src"), check=False)
-    own = [line for line in types.stdout.splitlines() if line.startswith(str(project)) or "computekit-mine" in line]
-    assert own == [], types.stdout

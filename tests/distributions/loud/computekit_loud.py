@@ -1,0 +1,3 @@
+"""A plugin that prints when it is imported."""
+
+print("{")

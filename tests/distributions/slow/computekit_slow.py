@@ -1,0 +1,5 @@
+"""A plugin that does too much when it is imported."""
+
+import time
+
+time.sleep(0.2)

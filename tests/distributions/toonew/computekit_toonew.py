@@ -1,0 +1,3 @@
+"""A plugin for a computekit of the future."""
+
+COMPUTEKIT_API = 99
