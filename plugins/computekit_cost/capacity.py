@@ -136,7 +136,6 @@ def capacity(
     run.note(
         f"Reserving pays up to the {100 * quantile:.0f}th percentile of the demand: 1 - {reserved:g} / {on_demand:g}."
     )
-    run.say(run.notes[-1])
 
 
 def _prices(

@@ -27,16 +27,6 @@ def carbon_kg(energy_wh: float, g_per_kwh: float) -> float:
     return energy_wh / 1e3 * g_per_kwh / 1e3
 
 
-def training_flops(parameters: float, tokens: float) -> float:
-    """6 N D: forward and backward of a dense transformer (Kaplan et al. 2020)."""
-    return 6 * parameters * tokens
-
-
 def device_hours(flops: float, peak_flops: float, utilization: float) -> float:
     """Time of one device at a share (model FLOPs utilisation) of its dense peak."""
     return flops / (peak_flops * utilization) / SECONDS_PER_HOUR
-
-
-def utilization(flops: float, hours: float, peak_flops: float) -> float:
-    """Model FLOPs utilisation of a run of so many device-hours (Chowdhery et al. 2022)."""
-    return flops / (hours * SECONDS_PER_HOUR * peak_flops)

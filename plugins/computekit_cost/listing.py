@@ -54,9 +54,12 @@ def instances(words: tuple[str, ...], dtype: str, limit: int, as_json: bool) -> 
 def _row(price: Price, dtype: str) -> dict[str, Any]:
     from computekit import catalog
 
+    from .rates import peak_flops
+
     prices = (price.on_demand_usd_per_hour, price.spot_usd_per_hour,
               price.reserved_1y_usd_per_hour, price.reserved_3y_usd_per_hour)  # fmt: skip
     device = next(usd for usd in prices if usd is not None) / max(1, price.accelerator_count)
+    peak = peak_flops(price.accelerator, dtype)
     return {
         "name": price.name,
         "accelerator": price.accelerator,
@@ -66,23 +69,11 @@ def _row(price: Price, dtype: str) -> dict[str, Any]:
         "on_demand_usd_per_hour": price.on_demand_usd_per_hour,
         "spot_usd_per_hour": price.spot_usd_per_hour,
         "usd_per_device_hour": device,
-        "tflops_per_usd_per_hour": _peak(price, dtype, device),
+        "tflops_per_usd_per_hour": None if peak is None else peak / 1e12 / device,
         "date": price.snapshot_date,
         "stale": catalog.is_stale(price),
         "source": price.source,
     }
-
-
-def _peak(price: Price, dtype: str, usd: float) -> float | None:
-    from computekit import catalog
-
-    if price.accelerator is None:
-        return None
-    try:
-        peak = catalog.find_hardware(price.accelerator).peak_flops.get(dtype)
-    except ComputekitError:  # a price for something that the hardware catalog does not know
-        return None
-    return None if peak is None else peak / 1e12 / usd
 
 
 def _has(row: dict[str, Any], words: tuple[str, ...]) -> bool:

@@ -9,6 +9,7 @@ import click
 
 import computekit
 from computekit import options
+from computekit.contracts import PEAK_DTYPES
 
 from .parameters import POSITIVE, Number
 
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     help="Total power of the data centre over that of its computers; 1 counts the device alone.",
 )
 @click.option("--device-power-w", type=POSITIVE, help="Power of the measured device, instead of counter or catalog.")
+@click.option(
+    "--utilization",
+    type=Number(above=0, at_most=1),
+    help="Charge training runs for their FLOPs on each instance's accelerator at this share of its dense peak.",
+)
+@click.option("--dtype", type=click.Choice(PEAK_DTYPES), default="bf16", show_default=True, help="Type of that peak.")
 @options.step
 def price(
     run: computekit.StepRun,
@@ -48,8 +55,10 @@ def price(
     carbon_intensity: str | None,
     pue: float,
     device_power_w: float | None,
+    utilization: float | None,
+    dtype: str,
 ) -> None:
-    """Price what records measured: a benchmark per million inferences, a training run as a whole.
+    """Price what records measured or estimated: inference per million, a training run as a whole.
 
     The cost carries the interval of the measured throughput. Of several instances, the one with the measured
     accelerator counts; where none has it, the cheapest, with a note that the speed was measured elsewhere. Energy
@@ -61,11 +70,12 @@ def price(
       computekit cost price benchmark.json --instance g5.xlarge --instance g6.xlarge -o cost.json
       computekit cost price benchmark.json --price-usd-per-hour 0.4 --device-power-w 65 --carbon-intensity FRA
       computekit cost price model.pt.record.json --instance aws/c7i.2xlarge
+      computekit cost price model.pt.record.json --instance p5.48xlarge --utilization 0.4
     """
     from computekit.records import load
 
     from . import energy, rates
-    from .pricing import Terms
+    from .charges import Terms
     from .pricing import price as price_record
 
     if not instances and price_usd_per_hour is None:
@@ -73,7 +83,7 @@ def price(
     chosen = [rates.of_instance(name, spot) for name in instances]
     if price_usd_per_hour is not None:
         chosen.append(rates.given(price_usd_per_hour))
-    terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w)
+    terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w, utilization, dtype)
     priced = [item for path in records for item in price_record(str(path), load(run.input(path)), terms)]
     for item in priced:
         run.row(item.row.label, item.row.sha256).quantities.update(item.row.quantities)
@@ -87,8 +97,6 @@ def price(
     }
     run.details["offers"] = _offers(priced)
     run.show(_table(priced))
-    for note in run.notes:
-        run.say(note)
     for rate in chosen:
         if rate.stale:
             run.say(f"{rate.name}: the price is old ({rate.about}); look the present one up")
@@ -96,7 +104,7 @@ def price(
 
 def _offers(priced: list[Priced]) -> list[dict[str, Any]]:
     return [
-        {"label": item.row.label, "instance": offer.rate.name, "usd": offer.usd}
+        {"label": item.row.label, "instance": offer.rate.name, "usd": offer.usd, "unit": item.unit}
         for item in priced
         for offer in item.offers
     ]
@@ -106,8 +114,8 @@ def _table(priced: list[Priced]) -> str:
     from tabulate import tabulate
 
     rows = [
-        (item.row.label, offer.rate.name, offer.usd, "old price" if offer.rate.stale else "")
+        (item.row.label, offer.rate.name, offer.usd, item.unit, "old price" if offer.rate.stale else "")
         for item in priced
         for offer in item.offers
     ]
-    return tabulate(rows, headers=["", "instance", "USD per million, or per run", ""], tablefmt="plain", floatfmt=".4g")
+    return tabulate(rows, headers=["", "instance", "price", "", ""], tablefmt="plain", floatfmt=".4g")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from computekit import ComputekitError, Price, catalog
@@ -34,6 +33,7 @@ class Rate:
     accelerator: str | None = None
     stale: bool = False
     own: bool = False
+    spot: bool = False
     doubts: tuple[str, ...] = ()
 
 
@@ -60,6 +60,7 @@ def of_instance(name: str, spot: bool) -> Rate:
         about=_about(price, hourly, "spot" if spot else "on demand"),
         accelerator=price.accelerator,
         stale=catalog.is_stale(price),
+        spot=spot,
         doubts=tuple(catalog.doubts(price)) if spot else (),
     )
 
@@ -67,12 +68,6 @@ def of_instance(name: str, spot: bool) -> Rate:
 def _about(price: Price, hourly: float, kind: str) -> str:
     per_device = f"; 1 of {price.accelerator_count} accelerators" if price.accelerator_count > 1 else ""
     return f"{hourly:g} USD/h {kind} on {price.snapshot_date}{per_device}; {price.source}"
-
-
-def fitting(rates: Sequence[Rate], device: Device | None) -> list[Rate]:
-    """The rates for the machine that was measured; all of them where none is."""
-    matching = [rate for rate in rates if fits(rate, device)]
-    return matching or list(rates)
 
 
 def fits(rate: Rate, device: Device | None) -> bool:
@@ -88,3 +83,13 @@ def fits(rate: Rate, device: Device | None) -> bool:
         return catalog.find_hardware(device.name).name == rate.accelerator
     except ComputekitError:
         return False
+
+
+def peak_flops(accelerator: str | None, dtype: str) -> float | None:
+    """Dense peak of an accelerator; None where there is none, or the hardware catalog does not know it."""
+    if accelerator is None:
+        return None
+    try:
+        return catalog.find_hardware(accelerator).peak_flops.get(dtype)
+    except ComputekitError:
+        return None

@@ -142,8 +142,6 @@ def schedule(
     )
     for doubt in catalog.doubts(price):
         run.note(f"{price.name}: {doubt}.")
-    for note in run.notes:
-        run.say(note)
 
 
 def _both_prices(price: Price) -> tuple[float, float]:

@@ -26,10 +26,9 @@ PUBLISHED = [
     Published("BLOOM dynamic energy, kWh", formulas.energy_wh(400, 1_082_990) / 1e3, 433_196, "arXiv 2211.02001"),
     Published("BLOOM dynamic emissions, t", formulas.carbon_kg(433_196e3, 57) / 1e3, 24.7, "arXiv 2211.02001"),
     Published("BLOOM idle emissions, t", formulas.carbon_kg(256_646e3, 57) / 1e3, 14.6, "arXiv 2211.02001"),
-    Published("GPT-3 training FLOP", formulas.training_flops(175e9, 300e9), 3.14e23, "Epoch, All ML Systems"),
-    Published("GPT-3 utilisation", formulas.utilization(3.14e23, 3_552_000, 125e12), 0.1968, "Epoch, All ML Systems"),
-    Published("Llama 2 70B utilisation", formulas.utilization(8.1e23, 1_720_320, 312e12), 0.4192, "Epoch"),
-    Published("MPT-30B utilisation", formulas.utilization(1.89e23, 142_541, 989.4e12), 0.372, "Epoch"),
+    Published("GPT-3 V100-hours", formulas.device_hours(3.14e23, 125e12, 0.1968), 3_552_000, "Epoch, All ML Systems"),
+    Published("Llama 2 70B A100-hours", formulas.device_hours(8.1e23, 312e12, 0.4192), 1_720_320, "Epoch"),
+    Published("MPT-30B H100-hours", formulas.device_hours(1.89e23, 989.4e12, 0.372), 142_541, "Epoch"),
     Published("T5-11B energy, MWh", formulas.energy_wh(310, 512 * 20 * 24, 1.12) / 1e6, 85.7, "arXiv 2104.10350"),
     Published("Meena energy, MWh", formulas.energy_wh(289, 1024 * 30 * 24, 1.09) / 1e6, 232, "arXiv 2104.10350"),
     Published("Meena emissions, t", formulas.carbon_kg(232e6, 415) / 1e3, 96.4, "arXiv 2104.10350"),
@@ -63,12 +62,6 @@ PUBLISHED = [
         1e-9,
     ),
     Published("DeepSeek-V3 training, million USD", 2.788e6 * 2.0 / 1e6, 5.576, "arXiv 2412.19437", 1e-9),
-    Published(
-        "GPT-3 device-hours at that utilisation",
-        formulas.device_hours(3.14e23, 125e12, 0.1968),
-        3_552_000,
-        "Epoch, All ML Systems",
-    ),
 ]
 
 

@@ -96,7 +96,7 @@ def test_design_power_is_a_catalog_upper_bound(tmp_path: Path) -> None:
     source = benchmark(tmp_path / "b.json", H200, model={"throughput_per_s": throughput()})
     found = priced(tmp_path, source, "--instance", "p5en.48xlarge").rows[0].quantities["energy_wh_per_million"]
     assert found.value == pytest.approx(700 / 3.6)
-    assert found.how == "catalog" and (found.method or "").startswith("power / throughput; upper bound")
+    assert found.how == "catalog" and (found.method or "").startswith("power / throughput_per_s; upper bound")
 
 
 def test_unknown_stays_unknown_with_a_reason(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_unknown_stays_unknown_with_a_reason(tmp_path: Path) -> None:
     energy = known.quantities["energy_wh_per_million"]
     assert energy.value is None and "AMD EPYC" in (energy.reason or "")
     assert known.quantities["carbon_kg_per_million"].reason == "the energy is unknown"
-    assert failed.quantities["cost_usd_per_million"].reason == "no throughput: out of memory"
+    assert failed.quantities["cost_usd_per_million"].reason == "no throughput_per_s: out of memory"
 
 
 def test_given_power_beats_the_catalog(tmp_path: Path) -> None:
@@ -117,17 +117,82 @@ def test_given_power_beats_the_catalog(tmp_path: Path) -> None:
     assert quantities["carbon_kg_per_million"].value == 0
 
 
-def test_training_run_is_priced_by_its_wall_time(tmp_path: Path) -> None:
-    model = tmp_path / "model.pt"
+def training(model: Path, device: Device) -> Path:
     model.write_bytes(b"weights")
     output = FileRef.of(model)
-    Record(step="train", rows=[Row(label="model", sha256=output.sha256)], output=output, device=H200,
-           lineage=[Lineage(step="train", sha256=output.sha256, train_flops=1e12)],
-           timing={"duration_s": 1800.0}).save(tmp_path / "model.pt.record.json")  # fmt: skip
-    row = priced(tmp_path, tmp_path / "model.pt.record.json", "--price-usd-per-hour", "4").rows[0]
-    assert row.sha256 == output.sha256
+    path = model.with_name("model.pt.record.json")
+    Record(step="train", rows=[Row(label="model", sha256=output.sha256)], output=output, device=device,
+           lineage=[Lineage(step="train", sha256=output.sha256, train_flops=1e18)],
+           timing={"duration_s": 1800.0}).save(path)  # fmt: skip
+    return path
+
+
+def test_training_run_is_priced_by_its_wall_time(tmp_path: Path) -> None:
+    row = priced(tmp_path, training(tmp_path / "model.pt", H200), "--price-usd-per-hour", "4").rows[0]
+    assert row.sha256 == FileRef.of(tmp_path / "model.pt").sha256
     assert row.quantities["training_cost_usd"].value == pytest.approx(2.0)
     assert row.quantities["training_energy_wh"].value == pytest.approx(350)
+
+
+def test_training_run_on_another_accelerator_by_its_flops(tmp_path: Path) -> None:
+    record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "c7i.large", "--instance",
+                    "p5.4xlarge", "--utilization", "0.4")  # fmt: skip
+    hours = 1e18 / (0.4 * 989.4e12) / 3600
+    quantities = record.rows[0].quantities
+    assert quantities["training_cost_usd"].value == pytest.approx(hours * 6.88)
+    assert quantities["training_energy_wh"].value == pytest.approx(hours * 700)
+    assert record.notes == [] and len(record.details["offers"]) == 1
+
+
+def test_flops_cannot_be_charged_without_a_peak(tmp_path: Path) -> None:
+    record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "c7i.large", "--utilization", "0.4")
+    found = record.rows[0].quantities["training_cost_usd"]
+    assert found.value is None and "no bf16 peak for aws/c7i.large" in (found.reason or "")
+
+
+def estimate(path: Path, options: dict[str, Any], **quantities: Quantity) -> Path:
+    Record(step="estimator train", options=options, rows=[Row(label="gpt", quantities=quantities)]).save(path)
+    return path
+
+
+def test_estimated_training_is_priced_by_its_device_hours(tmp_path: Path) -> None:
+    """An estimator's throughput is that of training on all devices; it must not be taken for inference."""
+    source = estimate(
+        tmp_path / "e.json",
+        {"device_name": "H200"},
+        gpu_hours=Quantity(value=1000.0, unit="h", interval=(900.0, 1200.0), confidence=0.9),
+        throughput_per_s=Quantity(value=5.0, unit="1/s"),
+    )
+    record = priced(tmp_path, source, "--instance", "p5en.48xlarge")
+    quantities = record.rows[0].quantities
+    assert "cost_usd_per_million" not in quantities
+    assert quantities["training_cost_usd"].value == pytest.approx(1000 * 63.296 / 8)
+    assert quantities["training_cost_usd"].interval == pytest.approx((900 * 63.296 / 8, 1200 * 63.296 / 8))
+    assert quantities["training_energy_wh"].value == pytest.approx(700_000)
+    assert record.notes == []
+
+
+def test_estimate_for_another_device_is_said(tmp_path: Path) -> None:
+    source = estimate(tmp_path / "e.json", {"device_name": "H100-SXM5-80GB"}, gpu_hours=Quantity(value=1.0, unit="h"))
+    (note,) = priced(tmp_path, source, "--instance", "p5en.48xlarge").notes
+    assert note.startswith("Estimated for H100-SXM5-80GB, priced as aws/p5en.48xlarge/us-east-1")
+
+
+def test_generated_tokens_are_charged_for_all_devices(tmp_path: Path) -> None:
+    """DeepSeek's published day: 226.75 nodes of 8 at 2 USD an hour make 168e9 tokens for 87,072 USD."""
+    source = estimate(
+        tmp_path / "e.json",
+        {"device_name": "H800", "tp": 8},
+        tokens_per_s=Quantity(value=168e9 / 226.75 / 24 / 3600, unit="token/s"),
+    )
+    quantities = priced(tmp_path, source, "--price-usd-per-hour", "2").rows[0].quantities
+    assert quantities["cost_usd_per_million_tokens"].value == pytest.approx(87_072 / 168e3)
+
+
+def test_spot_training_points_to_the_schedule(tmp_path: Path) -> None:
+    source = estimate(tmp_path / "e.json", {"device_name": "L4"}, gpu_hours=Quantity(value=1.0, unit="h"))
+    (note,) = priced(tmp_path, source, "--instance", "gcp/g2-standard-4/us-central1", "--spot").notes
+    assert "cost schedule" in note
 
 
 def test_same_records_same_bytes(tmp_path: Path) -> None:
