@@ -20,27 +20,31 @@ class Power:
 
 
 def power_of(device: Device | None, given_w: float | None) -> Power:
-    """The power that the user gave, else the thermal design power of an accelerator in the catalog.
+    """The power that the user gave, else the thermal design power of the device in the catalog.
 
     Devices draw less than their design power at most loads, so energy from it is an upper bound for the device (not
-    for its host).
+    for its host; for a processor, for the whole package even if the run used a part of it).
     """
     if given_w is not None:
         return Power(given_w, "given", f"{given_w:g} W, given")
     if device is None:
         return Power(None, reason="the record names no device; give --device-power-w")
     try:
+        if device.kind == "cpu":
+            processor = catalog.find_processor(device.name)
+            return _design_power(processor.tdp_w, f"the whole {processor.name}", processor.source)
         hardware = catalog.find_hardware(device.name)
     except ComputekitError:
         reason = f"no energy counter was read, and the catalog has no power for {device.name}; give --device-power-w"
         return Power(None, reason=reason)
     if hardware.tdp_w is None:
         return Power(None, reason=f"the maker publishes no power for {hardware.name}; give --device-power-w")
-    return Power(
-        hardware.tdp_w,
-        "catalog",
-        f"upper bound: design power {hardware.tdp_w:g} W of {hardware.name}, host not included; {hardware.source}",
-    )
+    return _design_power(hardware.tdp_w, hardware.name, hardware.source)
+
+
+def _design_power(watts: float, whose: str, source: str) -> Power:
+    about = f"upper bound: design power {watts:g} W of {whose}, rest of the host not included; {source}"
+    return Power(watts, "catalog", about)
 
 
 def intensity(text: str | None) -> CarbonIntensity | None:

@@ -99,6 +99,14 @@ def test_design_power_is_a_catalog_upper_bound(tmp_path: Path) -> None:
     assert found.how == "catalog" and (found.method or "").startswith("power / throughput_per_s; upper bound")
 
 
+def test_design_power_of_a_processor_is_that_of_the_whole_package(tmp_path: Path) -> None:
+    device = Device(kind="cpu", name="Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz", threads=1)
+    source = benchmark(tmp_path / "b.json", device, model={"throughput_per_s": throughput()})
+    found = priced(tmp_path, source, "--price-usd-per-hour", "1").rows[0].quantities["energy_wh_per_million"]
+    assert found.value == pytest.approx(210 / 3.6) and found.how == "catalog"
+    assert "upper bound: design power 210 W of the whole Intel Xeon Platinum 8259CL" in (found.method or "")
+
+
 def test_unknown_stays_unknown_with_a_reason(tmp_path: Path) -> None:
     source = benchmark(tmp_path / "b.json", CPU, model={"throughput_per_s": throughput()},
                        failed={"throughput_per_s": throughput(None, reason="out of memory")})  # fmt: skip

@@ -14,16 +14,19 @@ from __future__ import annotations
 from .accelerators import NoPeak, find_hardware, hardware
 from .carbon import CarbonIntensity, carbon_intensities, find_carbon_intensity
 from .instances import STALE_AFTER_DAYS, doubts, find_instance, is_stale, prices
+from .processors import Processor, find_processor
 
 __all__ = [
     "STALE_AFTER_DAYS",
     "CarbonIntensity",
     "NoPeak",
+    "Processor",
     "carbon_intensities",
     "doubts",
     "find_carbon_intensity",
     "find_hardware",
     "find_instance",
+    "find_processor",
     "hardware",
     "is_stale",
     "prices",
