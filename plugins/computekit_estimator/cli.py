@@ -6,8 +6,10 @@ import click
 
 from computekit.cli import DefaultGroup
 
+from .calibrate import calibrate
 from .count import count
 from .planning import plan
+from .scale import scaling
 from .serve import infer
 from .train import train
 from .validate import validate
@@ -24,5 +26,5 @@ def estimator() -> None:
     """
 
 
-for command in (count, train, infer, plan, validate):
+for command in (count, train, infer, plan, scaling, validate, calibrate):
     estimator.add_command(command)

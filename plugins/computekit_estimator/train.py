@@ -9,6 +9,9 @@ import click
 
 from computekit import StepRun, options
 
+from .calibrate import calibration as calibration_option
+from .calibrate import load
+from .constants import CONSTANTS, Constants
 from .count import Putter, Shape, dimensions, subject_of
 from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 @options.trust_pickle
 @device
 @layout_options
+@calibration_option
 @click.option("--tokens", type=click.FloatRange(min=1), help="Tokens to train on, e.g. 300e9.")
 @click.option("--samples", type=click.FloatRange(min=1), help="Samples (sequences, images) to train on.")
 @click.option("--sample-bytes", type=click.FloatRange(min=0), help="Stored size of one sample, for the data stage.")
@@ -51,6 +55,7 @@ def train(
     samples: float | None,
     sample_bytes: float | None,
     data_mb_s: float | None,
+    calibration: Path | None,
     **asked: Any,
 ) -> None:
     """Estimate time, memory, energy and GPU hours of training on named devices, before anything runs.
@@ -79,7 +84,8 @@ def train(
         layout = make_layout(subject.dims, gpu, asked)
         if samples is None and tokens is not None:
             samples = tokens / subject.dims.seq
-        _transformer(run, put, subject.dims, layout, gpu, samples, data_s)
+        constants = load(run.input(calibration)) if calibration is not None else CONSTANTS
+        _transformer(run, put, subject.dims, layout, gpu, samples, data_s, constants)
     else:
         if tokens is not None:
             raise click.UsageError("--tokens needs a transformer; give --samples")
@@ -87,11 +93,18 @@ def train(
 
 
 def _transformer(
-    run: StepRun, put: Putter, model: Transformer, layout: Layout, gpu: Gpu, samples: float | None, data_s: float
+    run: StepRun,
+    put: Putter,
+    model: Transformer,
+    layout: Layout,
+    gpu: Gpu,
+    samples: float | None,
+    data_s: float,
+    constants: Constants,
 ) -> None:
     from . import accuracy, memory, time
 
-    step = time.step(model, layout, gpu)
+    step = time.step(model, layout, gpu, constants)
     parts = memory.training(model, layout, gpu)
     nodes = max(layout.num_gpus / gpu.node_gpus, 1)
     seconds = _with_data(run, put, float(step.total), data_s * layout.global_batch / nodes)
