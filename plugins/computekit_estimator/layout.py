@@ -75,6 +75,11 @@ def wants_slots(layers: int, pp: Number) -> Number:
     return (np.asarray(pp) > 1) & (layers % pp != 0) & ((layers + 2) % pp == 0)
 
 
+def fills(layers: int, pp: int) -> bool:
+    """Whether no stage is left without layers when the others take equally many."""
+    return bool(wants_slots(layers, pp)) or -(-layers // pp) * (pp - 1) < layers
+
+
 def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
     """Refuse a layout that cannot run and name the nearest one that can.
 
@@ -93,6 +98,9 @@ def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
     if pp * vp > model.layers:
         raise ImpossibleLayout(f"pp={pp} x vp={vp} is more stages than the model's {model.layers} layers; "
                                f"take at most pp={max(model.layers // vp, 1)}")  # fmt: skip
+    if not fills(model.layers, pp):
+        raise ImpossibleLayout(f"pp={pp} leaves a stage without any of the {model.layers} layers; "
+                               f"take pp={near(model.layers, pp)}")  # fmt: skip
     if vp > 1 and pp < 2:
         raise ImpossibleLayout(f"vp={vp} interleaves pipeline stages, and pp={pp}; take vp=1 or pp=2")
     if model.experts and model.experts % int(layout.ep):

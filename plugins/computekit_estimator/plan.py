@@ -12,7 +12,7 @@ import numpy as np
 from . import memory, time
 from .constants import CONSTANTS, Constants
 from .hardware import Gpu
-from .layout import Layout, Recompute, Sharding
+from .layout import Layout, Recompute, Sharding, fills, wants_slots
 from .transformer import Transformer
 
 NUMBERS = ("tp", "pp", "cp", "ep", "dp", "vp", "microbatch", "global_batch")
@@ -90,9 +90,7 @@ def _grids(model: Transformer, gpu: Gpu, num_gpus: int, global_batch: int, preci
                 sharding=sharding,
                 sequence_parallel=parallel,
                 gradient_bytes=4.0 if sharding == "zero1" else 2.0,
-                slots=(columns["pp"] > 1)
-                & (model.layers % columns["pp"] != 0)
-                & ((model.layers + 2) % columns["pp"] == 0),
+                slots=wants_slots(model.layers, columns["pp"]),
             )
 
 
@@ -105,7 +103,7 @@ def _numbers(model: Transformer, gpu: Gpu, num_gpus: int, global_batch: int) -> 
     for t, c, e in product(tensor, context, expert):
         for p in divisors(num_gpus // t):
             ranks = t * c * p
-            if num_gpus % ranks or p > model.layers:
+            if num_gpus % ranks or not fills(model.layers, p):
                 continue
             d = num_gpus // ranks
             if global_batch % d or d % e:

@@ -6,6 +6,7 @@ Every rule here is about how the tables spell things, never about a particular f
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -52,10 +53,10 @@ class Run:
 
     @property
     def value(self) -> float:
-        """The published value; raises CannotPredict where it is not a number."""
+        """The published value; raises CannotPredict where it is no finite number other than 0."""
         value = self.number("value")
         if value is None or value == 0:
-            raise CannotPredict(f"value {self.cells['value']!r} is not a number to compare with")
+            raise CannotPredict(f"value {self.cells['value']!r} is no number to compare with")
         return value
 
     def text(self, name: str) -> str:
@@ -63,19 +64,26 @@ class Run:
         return (self.cells.get(name) or "").strip()
 
     def number(self, name: str) -> float | None:
-        """A cell as a number; None if it is empty or no number."""
+        """A cell as a finite number; None if it is empty or no number."""
         try:
-            return float(self.text(name))
+            value = float(self.text(name))
         except ValueError:
             return None
+        return value if math.isfinite(value) else None
 
-    def whole(self, name: str, default: int | None = None) -> int:
-        """A cell as a whole number; raises CannotPredict if it is missing and has no default."""
-        value = self.number(name)
-        if value is None:
+    def whole(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """A cell as a whole number of at least ``least``.
+
+        Raises:
+            CannotPredict: it is no such number, or it is empty and has no default.
+        """
+        if not self.text(name):
             if default is None:
                 raise CannotPredict(f"{name} is not published")
             return default
+        value = self.number(name)
+        if value is None or value < least or value % 1:
+            raise CannotPredict(f"{name} {self.text(name)!r} is no whole number of at least {least}")
         return int(value)
 
 
@@ -105,11 +113,11 @@ def _parse(text: str, path: Path) -> list[Run]:
 def model_of(run: Run) -> Transformer:
     """The transformer of a row; raises CannotPredict if its dimensions are not all there."""
     layers, hidden, heads = (run.whole(name) for name in ("layers", "hidden", "heads"))
-    gated = bool(run.whole("ffn_gated", 0))
-    experts = run.whole("experts", 0)
+    gated = bool(run.whole("ffn_gated", 0, least=0))
+    experts = run.whole("experts", 0, least=0)
     if experts and not run.text("kv_heads"):
         raise CannotPredict("the columns do not hold latent attention, shared experts or the experts' own width")
-    vocab = run.whole("vocab", 0)
+    vocab = run.whole("vocab", 0, least=0)
     ffn = run.whole("ffn", 4 * hidden)
     rough = layers * (4 + (3 if gated else 2) * ffn / hidden * max(experts, 1)) * hidden**2
     return Transformer(
@@ -176,7 +184,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         precision=half,
         recompute="operators" if "(op)" in recompute else recompute or "none",  # type: ignore[arg-type]
         sharding=_sharding(sharding),  # type: ignore[arg-type]
-        sequence_parallel=bool(run.whole("seq_parallel", 0)) or ("fsdp2" in sharding and tp > 1),
+        sequence_parallel=bool(run.whole("seq_parallel", 0, least=0)) or ("fsdp2" in sharding and tp > 1),
         fused_attention=modern,
         overlap=modern or sharding.startswith("zero3"),
         compiled="compile" in note or ("fsdp2" in sharding and half == "fp8"),

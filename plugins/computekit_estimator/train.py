@@ -123,13 +123,9 @@ def _transformer(
         run.note(f"does not fit: {total / 1e9:.1f} GB needed, {gpu.name} has {gpu.memory_bytes / 1e9:.0f} GB; "
                  "shard more, recompute, or take a smaller microbatch")  # fmt: skip
     if samples is not None:
-        _whole(
-            put,
-            gpu,
-            seconds * samples / layout.global_batch,
-            int(layout.num_gpus),
-            3.0 * forward / layout.global_batch * samples,
-        )
+        steps = samples / layout.global_batch
+        put("training_time_s", seconds * steps, "s", **about(seconds * steps))
+        _whole(put, gpu, seconds * steps, int(layout.num_gpus), 3.0 * forward * steps)
     run.note(memory.NOT_MODELLED)
     run.details["step_time_s"] = {name: float(value) for name, value in vars(step).items()}
     run.details["memory_bytes"] = {name: float(value) for name, value in vars(parts).items()}
