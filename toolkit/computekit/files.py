@@ -104,7 +104,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _replace_folder(new: Path, old: Path) -> None:
-    """Swap a folder in: the old one is moved aside first and put back if the rename fails."""
+    """Swap a folder in: in one step where the system can, else the old one is moved aside and put back on failure."""
+    if _exchange(new, old):
+        shutil.rmtree(new)
+        return
     aside = old.with_name(f".{old.name}.{secrets.token_hex(4)}.old")
     old.rename(aside)
     try:
@@ -113,6 +116,15 @@ def _replace_folder(new: Path, old: Path) -> None:
         aside.rename(old)
         raise
     shutil.rmtree(aside)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two names atomically (Linux's renameat2 with RENAME_EXCHANGE); False where there is no such call."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 def _remove(path: Path) -> None:

@@ -121,7 +121,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def _torch_shards(index: Path) -> list[str]:
     names = sorted({str(name) for name in read_config(index).get("weight_map", {}).values()})
     for name in names:
-        if Path(name).name != name or not index.with_name(name).is_file():
+        if not name or Path(name).name != name or not index.with_name(name).is_file():
             raise FileProblem(index, f"names the shard {name!r}, which is missing", "download the folder again")
     return names
 

@@ -78,6 +78,8 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
         model.ParseFromString(path.read_bytes())
     except DecodeError as error:
         raise FileProblem(path, "is a damaged ONNX file", "get the file again") from error
+    if not model.opset_import:  # it comes last, and every model must have it
+        raise FileProblem(path, "is an ONNX file without operator sets", "the file is truncated")
     infos: dict[str, TensorInfo] = {}
     initializers: dict[str, Any] = {}
     for proto in model.graph.initializer:

@@ -118,7 +118,7 @@ def read_index(path: Path, _trust_pickle: bool = False) -> SafetensorsFile:
     entries: dict[str, Entry] = {}
     notes: dict[str, str] = {}
     for shard in shards:
-        if not isinstance(shard, str) or Path(shard).name != shard:
+        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
             raise FileProblem(path, f"names the shard {shard!r}, which is not a plain file name")
         file = path.with_name(shard)
         if not file.is_file():

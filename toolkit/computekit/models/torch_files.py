@@ -10,6 +10,7 @@ import contextlib
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,13 +217,16 @@ def archive(path: Path) -> Iterator[Archive]:
             names = [member.filename for member in members]
             if len(set(names)) != len(names):
                 raise FileProblem(path, "has two members of the same name", "the file is damaged or was tampered with")
+            if any(not 0 <= member.header_offset < path.stat().st_size for member in members):
+                raise Malformed("a member lies outside the file")
             root = names[0].partition("/")[0] + "/"
             inside = {m.filename.removeprefix(root): m for m in members if m.filename.startswith(root)}
             found = Archive(path, opened, stream, inside)
             if "byteorder" in inside and found.content("byteorder").strip() != b"little":
                 raise FileProblem(path, "was written on a big-endian machine", "save it as little-endian there")
             yield found
-    except (Malformed, zipfile.BadZipFile, EOFError, NotImplementedError, struct.error) as error:
+    except (ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error, struct.error) as error:
+        # what zipfile raises on damaged archives, `Malformed` included, which is a ValueError
         raise FileProblem(path, f"is a damaged torch file ({error})", "get the file again") from error
 
 
@@ -234,7 +238,7 @@ def member_names(path: Path) -> list[str]:
                 return []
         with zipfile.ZipFile(path) as opened:
             return opened.namelist()
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile, struct.error):
         return []
 
 
