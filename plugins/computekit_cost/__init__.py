@@ -39,5 +39,11 @@ def computekit_columns() -> list[computekit.Column]:
         column("checkpoint_interval_s", "checkpoint every", "s", order=80),
         column("reserved_machines", "reserved", order=81),
         column("cost_usd_per_hour", "cost / hour", "USD", digits=4, better="lower", order=82),
+        column("training_tokens", "training tokens", "G", 1e9, digits=4, order=61),
+        column("life_flops", "compute of its life", "FLOP", digits=4, better="lower", order=62),
+        column("training_share", "for training", "%", 0.01, order=63),
+        column("capital_usd", "capital", "USD", digits=4, order=83),
+        column("energy_share", "electricity", "%", 0.01, order=83),
+        column("break_even_utilization", "own above", "%", 0.01, order=83),
         column("above_best", "above best", "%", 0.01, better="lower", order=83),
     ]

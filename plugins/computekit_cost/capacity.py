@@ -12,7 +12,7 @@ import click
 import computekit
 from computekit import ComputekitError, FileProblem, options
 
-from .parameters import POSITIVE
+from .parameters import POSITIVE, InstanceName
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read_demand(path: Path) -> list[float]:
 
 @click.command()
 @click.argument("demand", type=options.InputPath("demand"))
-@click.option("--instance", metavar="NAME", help="Instance with a reserved price in the catalog.")
+@click.option("--instance", type=InstanceName(), help="Instance with a reserved price in the catalog.")
 @click.option(
     "--term", type=click.Choice(["1y", "3y"]), default="1y", show_default=True, help="Length of the commitment."
 )

@@ -8,8 +8,10 @@ from computekit.cli import DefaultGroup
 
 from .capacity import capacity
 from .listing import instances
+from .owning import own
 from .price import price
 from .schedule import schedule
+from .sizing import size
 
 
 @click.group(cls=DefaultGroup, default="price")
@@ -26,5 +28,5 @@ def cost() -> None:
     """
 
 
-for command in (price, instances, schedule, capacity):
+for command in (price, instances, schedule, capacity, own, size):
     cost.add_command(command)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class Number(click.ParamType[float]):
@@ -38,3 +39,15 @@ class Number(click.ParamType[float]):
 
 
 POSITIVE = Number(above=0)
+
+
+class InstanceName(click.ParamType[str]):
+    """An instance of the price catalog; completes in the shell."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from computekit import catalog
+
+        names = sorted({called for price in catalog.prices() for called in (price.instance, price.name)})
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -11,7 +11,7 @@ import computekit
 from computekit import options
 from computekit.contracts import PEAK_DTYPES
 
-from .parameters import POSITIVE, Number
+from .parameters import POSITIVE, InstanceName, Number
 
 if TYPE_CHECKING:
     from .pricing import Priced
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--instance",
     "instances",
     multiple=True,
-    metavar="NAME",
+    type=InstanceName(),
     help="Instance to price, as INSTANCE, PROVIDER/INSTANCE or PROVIDER/INSTANCE/REGION; repeatable.",
 )
 @click.option("--spot", is_flag=True, help="Use spot prices instead of on-demand ones.")

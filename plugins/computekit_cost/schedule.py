@@ -11,7 +11,7 @@ import computekit
 from computekit import ComputekitError, Price, options
 
 from . import reliability
-from .parameters import POSITIVE, Number
+from .parameters import POSITIVE, InstanceName, Number
 
 if TYPE_CHECKING:
     from computekit.records import Row
@@ -72,7 +72,7 @@ def mixed(spot: Plan, on_demand: Plan, share: float) -> Plan:
 
 
 @click.command()
-@click.option("--instance", required=True, metavar="NAME", help="Instance with a spot price in the catalog.")
+@click.option("--instance", required=True, type=InstanceName(), help="Instance with a spot price in the catalog.")
 @click.option("--hours", type=POSITIVE, required=True, help="Time the job takes on these machines without a stop.")
 @click.option(
     "--machines",
