@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MIN_COVERAGE = 0.10
 """Share of a model's bytes below which quantizing it is refused as a no-op."""
-NOTABLE_REST = 0.05
+NOTABLE_REST = 0.2
 """Share of the input's bytes besides the weights above which a note says so."""
 
 

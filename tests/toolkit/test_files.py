@@ -67,6 +67,11 @@ def test_missing_folder_and_folder_as_target(tmp_path: Path) -> None:
         files.check_writable(tmp_path / "file" / "model.pt")
 
 
+def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
+    with pytest.raises(FileProblem, match=r"^/proc/model\.pt: cannot be written"):
+        files.check_writable(Path("/proc/model.pt"))
+
+
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
@@ -133,3 +138,17 @@ def test_hash_of_a_folder_depends_on_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "b").rename(tmp_path / "c")
     assert files.sha256(tmp_path) != before
     assert files.size_bytes(tmp_path) == 2
+
+
+def test_a_model_that_the_disk_cannot_take(tiny_disk: Path) -> None:
+    """torch.save reports a failed write as a RuntimeError; it must come out as a full disk."""
+    from torch import nn
+
+    from computekit.models import ArchRef, save_module
+
+    target = tiny_disk / "model.pt"
+    target.write_text("old")
+    with pytest.raises(FileProblem, match="disk is full"), files.atomic(target) as temporary:
+        save_module(nn.Linear(300, 300), temporary, ArchRef("linear"))
+    assert target.read_text() == "old"
+    assert leftovers(tiny_disk) == []

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,9 +40,9 @@ def atomic(target: str | Path) -> Iterator[Path]:
         _sync_folder(target.parent)
     except OSError as error:
         _remove(temporary)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise FileProblem(target, "the disk is full", "free some space; nothing was changed") from error
-        raise
+        if error.filename is not None and Path(error.filename) != temporary:
+            raise  # another file's trouble, such as an input that cannot be read
+        raise _cannot_write(target, error) from error
     except BaseException:
         _remove(temporary)
         raise
@@ -56,10 +57,17 @@ def check_writable(target: Path) -> None:
         raise FileProblem(target, f"{folder} is not a folder")
     if target.is_dir() and not (target / "config.json").exists() and any(target.iterdir()):
         raise FileProblem(target, "is a folder", "give the name of a file")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileProblem(target, f"the folder {folder} is not writable")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise FileProblem(target, "is not writable")
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # asking for permission is not enough: read-only disks, /proc, quotas
+            pass
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+
+
+def _cannot_write(target: Path, error: OSError) -> FileProblem:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FileProblem(target, "the disk is full", "free some space; nothing was changed")
+    return FileProblem(target, f"cannot be written ({error.strerror})", "choose another place with --output")
 
 
 def write_text(target: str | Path, text: str) -> None:

@@ -77,7 +77,12 @@ def save_module(module: nn.Module, path: str | Path, arch: ArchRef, **metadata: 
         "computekit": {"format": 1, "arch": {"name": arch.name, "args": dict(arch.args)}, **metadata},
     }
     with Path(path).open("wb") as stream:  # a stream, so that the archive does not contain the file's name
-        torch.save(document, stream)
+        try:
+            torch.save(document, stream)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # a full disk, hidden by torch's complaint about the archive
+                raise error.__context__ from error
+            raise
 
 
 def load_module(
