@@ -80,19 +80,17 @@ def quantize(
     from computekit import files
     from computekit.models import ArchRef, compressed, open_model, roles
 
-    from . import coverage, metric, plan, schemes
+    from . import coverage, huggingface, metric, plan, schemes
 
     how = schemes.get(scheme)
     group = group_size or how.default_group
     source = open_model(run.input(model), trust_pickle=trust_pickle)
     present = compressed.find(source.tensors)
     if present:
-        raise FileProblem(
-            model,
-            f"is quantized already ({len(present)} weights, e.g. {next(iter(present))})",
-            "computekit dequantize gives back floats",
-        )
-    decisions = plan.make(source, how, group, include, exclude)
+        example = f"{len(present)} weights, e.g. {next(iter(present))}"
+        raise FileProblem(model, f"is quantized already ({example})", "computekit dequantize gives back floats")
+    huggingface.check_plain(source)
+    decisions = plan.make(source, plan.Request(how, group, include, exclude))
     report = coverage.Coverage(decisions)
     if report.share < MIN_COVERAGE and not allow_noop:
         raise NoGain(model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
@@ -129,6 +127,11 @@ def _write(
     """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
     from computekit.models import compressed, rewrite
 
+    from . import huggingface
+
+    metadata = {**source.metadata, "compression": {"scheme": scheme.name}}
+    if huggingface.is_folder(source):
+        metadata["quantization_config"] = huggingface.quantization_config(decisions, scheme.bits, group)
     by_name = {name: decision for decision in decisions for name in decision.names}
     with one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
 
@@ -136,10 +139,10 @@ def _write(
             bar.update()
             if not by_name[info.name].quantized:
                 return None
-            return scheme.store(info.name, load(), group)
+            return scheme.quantize(load(), scheme.bits, group, info.name).store(info.name)
 
         try:
-            rewrite(source, target, transform, {**source.metadata, "compression": {"scheme": scheme.name}})
+            rewrite(source, target, transform, metadata)
         except compressed.NonFinite as error:
             raise FileProblem(
                 source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from computekit import UnknownName
 from computekit.models import ModelFile, TensorInfo, roles
 
+from . import huggingface
 from .schemes import Scheme
 
 
@@ -30,46 +31,51 @@ class Decision:
         return not self.kept
 
 
-def make(
-    source: ModelFile, scheme: Scheme, group: int | None, include: Sequence[str], exclude: Sequence[str]
-) -> list[Decision]:
-    """One decision per tensor of ``source``, in file order; tied names share one.
+@dataclass(frozen=True)
+class Request:
+    """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns; exclusion wins."""
 
-    ``include`` and ``exclude`` are shell patterns over tensor names; exclusion wins.
+    scheme: Scheme
+    group: int | None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+def make(source: ModelFile, request: Request) -> list[Decision]:
+    """One decision per tensor of ``source``, in file order; tied names share one.
 
     Raises:
         UnknownName: a pattern matches no tensor.
     """
     tensors = source.tensors
-    for pattern in (*include, *exclude):
+    for pattern in (*request.include, *request.exclude):
         if not fnmatch.filter(tensors, pattern):
             raise UnknownName("tensor", pattern, tensors, "(patterns: * matches any characters)")
-    return [_decide(names, tensors, scheme, group, include, exclude) for names in _tied(tensors)]
+    in_folder = huggingface.is_folder(source)
+    return [_decide(names, tensors, request, in_folder) for names in _tied(tensors)]
 
 
-def _decide(
-    names: tuple[str, ...],
-    tensors: Mapping[str, TensorInfo],
-    scheme: Scheme,
-    group: int | None,
-    include: Sequence[str],
-    exclude: Sequence[str],
-) -> Decision:
+def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: Request, in_folder: bool) -> Decision:
+    from computekit.models import compressed
+
     info = tensors[names[0]]
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
-    after = scheme.bytes(info.shape, info.dtype, group) if len(info.shape) > 1 else info.nbytes
+    matrix = len(info.shape) > 1 and info.numel > 0
+    after = compressed.stored_bytes(info.shape, info.dtype, request.group, request.scheme.bits) if matrix else 0
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"
-    elif len(info.shape) < 2 or info.numel == 0:
+    elif not matrix:
         kept = "a vector" if len(info.shape) == 1 and info.numel else "a single number" if info.numel else "empty"
-    elif _matches(names, exclude):
+    elif _matches(names, request.exclude):
         kept = "excluded"
-    elif role not in roles.WEIGHTS and not _matches(names, include):
+    elif role not in roles.WEIGHTS and not _matches(names, request.include):
         kept = "ambiguous (--include quantizes it)" if role == "ambiguous" else f"{role} tensor"
     elif after >= info.nbytes:
         kept = "would not be smaller"
+    elif in_folder:
+        kept = huggingface.unreadable(info, request.group)
     return Decision(info, names, role, kept, info.nbytes if kept else after)
 
 

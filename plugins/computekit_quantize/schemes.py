@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import computekit
@@ -13,39 +12,41 @@ from computekit import UnknownName
 if TYPE_CHECKING:
     import torch
 
+    from computekit.models.compressed import QuantizedWeight
+
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way of storing a weight (out, ...) in fewer bytes.
+    """A way of choosing the integers and scales of a weight.
 
-    ``store(name, weight, group)`` returns the plain tensors that replace ``weight``, by name, in a layout that
-    `computekit.models.compressed` knows; it may choose the integers and scales as it likes. ``bytes(shape, dtype,
-    group)`` is how many bytes those tensors take. ``group`` is how many values of a row share a scale (None: all of
-    them); it is ``default_group`` unless the user gives another.
+    ``quantize(weight, bits, group, name)`` takes a weight (out, ...) in floating point and returns it with ``bits``, 8
+    or 4, per value and a scale for every `compressed.group_size` values of a row; ``name`` is for error messages.
+    ``group`` is ``default_group`` (None: one scale per row) unless the user gives another.
     """
 
     name: str
     summary: str
-    store: Callable[[str, torch.Tensor, int | None], list[tuple[str, torch.Tensor]]]
-    bytes: Callable[[tuple[int, ...], torch.dtype, int | None], int]
+    bits: int
+    quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight]
     default_group: int | None = None
 
 
 @computekit.hookspec
 def computekit_quantization_schemes() -> Iterable[Scheme]:  # type: ignore[empty-body]
-    """Add ways to store weights, usable as ``computekit quantize --scheme NAME``.
+    """Add ways to quantize weights, usable as ``computekit quantize --scheme NAME``.
 
     Example::
 
-        from computekit.models import compressed
+        from computekit.models.compressed import QuantizedWeight
         from computekit_quantize import Scheme
 
-        def store(name, weight, group):
-            return my_rounding(weight, group).store(name)        # a compressed.QuantizedWeight
+        def sign(weight, bits, group, name):
+            scale = weight.flatten(1).abs().mean(1, keepdim=True)
+            return QuantizedWeight(weight.sign().char(), scale, bits)
 
         @computekit.hookimpl(optionalhook=True)
         def computekit_quantization_schemes():
-            return [Scheme("mine", "my rounding, 4 bits", store, partial(compressed.stored_bytes, bits=4), 32)]
+            return [Scheme("sign", "signs and a scale per row, in 4 bits", 4, sign)]
     """
 
 
@@ -67,17 +68,11 @@ def get(name: str) -> Scheme:
     return schemes[name]
 
 
-def _store(name: str, weight: torch.Tensor, group: int | None, bits: int) -> list[tuple[str, torch.Tensor]]:
+def _round_to_nearest(weight: torch.Tensor, bits: int, group: int | None, name: str) -> QuantizedWeight:
     from computekit.models import compressed
 
-    return compressed.quantize(weight, bits, group, name).store(name)
+    return compressed.quantize(weight, bits, group, name)
 
 
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None, bits: int) -> int:
-    from computekit.models import compressed
-
-    return compressed.stored_bytes(shape, dtype, group, bits)
-
-
-INT8 = Scheme("int8", "8-bit integers, one scale per output channel", partial(_store, bits=8), partial(_bytes, bits=8))
-INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", partial(_store, bits=4), partial(_bytes, bits=4), 32)
+INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
+INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)

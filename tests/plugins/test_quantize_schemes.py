@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,16 @@ from computekit.models import compressed
 from computekit_quantize import Scheme
 
 
-def _ternary(name: str, weight: torch.Tensor, group: int | None) -> list[tuple[str, torch.Tensor]]:
+def _ternary(weight: torch.Tensor, bits: int, group: int | None, name: str) -> compressed.QuantizedWeight:
     """-1, 0 or 1 times the mean absolute value of the row."""
     scale = weight.flatten(1).abs().mean(1, keepdim=True)
     values = (weight / scale.reshape(-1, *[1] * (weight.ndim - 1))).round().clamp(-1, 1).to(torch.int8)
-    return compressed.QuantizedWeight(values, scale, bits=4).store(name)
+    return compressed.QuantizedWeight(values, scale, bits)
 
 
 @computekit.hookimpl(optionalhook=True)
 def computekit_quantization_schemes() -> list[Scheme]:
-    return [Scheme("ternary", "-1, 0, 1", _ternary, partial(compressed.stored_bytes, bits=4))]
+    return [Scheme("ternary", "-1, 0, 1", 4, _ternary)]
 
 
 @pytest.fixture

@@ -48,6 +48,8 @@ def dequantize(run: StepRun, model: Path) -> None:
         return None if info.name in floats.tensors else []
 
     metadata = {key: value for key, value in source.metadata.items() if key != "compression"}
+    if source.format == "folder":
+        metadata["quantization_config"] = None
     with run.writing(model.with_stem(f"{model.stem}-float")) as target:
         rewrite(source, target, transform, metadata)
         size = files.size_bytes(target)

@@ -188,8 +188,10 @@ class FolderWriter(Writer):
             index = {"metadata": {"total_size": self._bytes}, "weight_map": self._where}
             (self.path / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         config = {**self._config}
-        if "quantization_config" in metadata:
+        if "quantization_config" in metadata:  # None: the weights are no longer quantized
             config["quantization_config"] = metadata["quantization_config"]
+            if metadata["quantization_config"] is None:
+                del config["quantization_config"]
         if config != (self.source.config if self.source else {}):
             (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -1,0 +1,72 @@
+"""Hugging Face folders: what transformers can read back, and the quantization_config that tells it how.
+
+The configuration is that of compressed-tensors (``compressed_tensors.quantization.QuantizationConfig``). It asks
+transformers to dequantize while it loads: only then are tied and embedding weights read as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from computekit import FileProblem
+
+if TYPE_CHECKING:
+    from computekit.models import ModelFile, TensorInfo
+
+    from .plan import Decision
+
+
+def is_folder(source: ModelFile) -> bool:
+    """Whether ``source`` is a folder that transformers reads."""
+    return source.format == "folder"
+
+
+def check_plain(source: ModelFile) -> None:
+    """Raise FileProblem if the config.json of a folder says that another tool quantized it."""
+    config = getattr(source, "config", {}).get("quantization_config")
+    if config:
+        method = config.get("quant_method", "an unnamed method") if isinstance(config, dict) else config
+        raise FileProblem(source.path, f"is quantized already (by {method})", "start from the original model")
+
+
+def unreadable(info: TensorInfo, group: int | None) -> str:
+    """Why transformers could not read this tensor if it were quantized; empty if it could."""
+    if len(info.shape) != 2 or info.name.rpartition(".")[2] != "weight":
+        return "transformers reads only matrices named weight"
+    if group is not None and info.shape[1] > group and info.shape[1] % group:
+        return f"rows are not a multiple of {group}"
+    return ""
+
+
+def quantization_config(decisions: Sequence[Decision], bits: int, group: int | None) -> dict[str, Any]:
+    """The ``quantization_config`` of config.json for the tensors that ``decisions`` quantize."""
+    layout = "naive-quantized" if bits == 8 else "pack-quantized"
+    weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": True, "dynamic": False}
+    weights |= {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": layout,
+        "quantization_status": "compressed",
+        "dequantize": True,
+        "ignore": [],
+        "config_groups": {"group_0": {"targets": _targets(decisions), "weights": weights, "format": layout}},
+    }
+
+
+def _targets(decisions: Sequence[Decision]) -> list[str]:
+    """Patterns of the quantized modules; layers that differ only in their numbers share one."""
+    modules = {name.rpartition(".")[0]: d.quantized for d in decisions for name in d.names if name.endswith(".weight")}
+    kept = {_numberless(module) for module, quantized in modules.items() if not quantized}
+    patterns = set()
+    for module, quantized in modules.items():
+        if quantized:
+            pattern = _numberless(module)
+            patterns.add(rf"re:(.*\.)?{re.escape(module) if pattern in kept else pattern}$")
+    return sorted(patterns)
+
+
+def _numberless(module: str) -> str:
+    """``layers.12.mlp`` -> the pattern ``layers\\.\\d+\\.mlp``."""
+    return r"\.".join(r"\d+" if part.isdigit() else re.escape(part) for part in module.split("."))

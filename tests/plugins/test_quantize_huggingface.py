@@ -1,0 +1,89 @@
+"""Hugging Face folders: plain transformers reads what ``computekit quantize`` writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import computekit
+from computekit.cli import main
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("compressed_tensors")
+
+pytestmark = pytest.mark.slow
+
+
+def run(*words: str | Path) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small decoder with a tied head, and rows (96) that no group of 64 divides."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=96, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("hf") / "llama"
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_transformers_and_computekit_generate_the_same_text(llama: Path, tmp_path: Path, bits: int) -> None:
+    folder = tmp_path / "small"
+    run("quantize", f"--int{bits}", llama, "-o", folder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    config = transformers.AutoConfig.from_pretrained(llama)
+    ours = computekit.load_into(transformers.LlamaForCausalLM(config), folder)
+    prompt = torch.arange(5)[None]
+    texts = [m.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0) for m in (theirs, ours)]
+    assert torch.equal(texts[0], texts[1])
+    torch.testing.assert_close(theirs(prompt).logits, ours(prompt).logits)
+    assert theirs.lm_head.weight is theirs.model.embed_tokens.weight
+
+
+def test_rows_that_the_group_does_not_divide_stay_as_they_are(llama: Path, tmp_path: Path) -> None:
+    shown = run("quantize", "--int4", "--group-size", "64", llama, "-o", tmp_path / "small")
+    assert "rows are not a multiple of 64" in shown
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small")
+
+
+def test_excluded_layers_are_not_among_the_targets(llama: Path, tmp_path: Path) -> None:
+    run("quantize", "--int8", llama, "-o", tmp_path / "small", "--exclude", "model.layers.1.mlp.down_proj.*")
+    config = json.loads((tmp_path / "small" / "config.json").read_text())
+    targets = config["quantization_config"]["config_groups"]["group_0"]["targets"]
+    assert r"re:(.*\.)?model\.layers\.0\.mlp\.down_proj$" in targets
+    assert r"re:(.*\.)?model\.layers\.\d+\.mlp\.up_proj$" in targets
+    assert not any("layers" in target and "1" in target for target in targets)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small")
+    original = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    kept = [m.model.layers[1].mlp.down_proj.weight for m in (model, original)]
+    assert torch.equal(kept[0], kept[1])
+
+
+def test_dequantized_folders_are_plain_again(llama: Path, tmp_path: Path) -> None:
+    run("quantize", "--int8", llama, "-o", tmp_path / "small")
+    run("dequantize", tmp_path / "small", "-o", tmp_path / "back")
+    assert "quantization_config" not in json.loads((tmp_path / "back" / "config.json").read_text())
+    back, small = (transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("back", "small"))
+    prompt = torch.arange(5)[None]
+    torch.testing.assert_close(back(prompt).logits, small(prompt).logits)
+
+
+def test_folders_of_other_quantizers_are_refused(llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "gptq"
+    transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(llama)).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
+    result = CliRunner().invoke(main, ["quantize", "--int8", str(folder)])
+    assert result.exit_code == 1
+    assert "quantized already (by gptq)" in result.stderr
