@@ -42,7 +42,7 @@ def find(name: str) -> Criterion:
     """The criterion called ``name``; raises UnknownName with the nearest ones."""
     from computekit import host
 
-    known = {item.name: item for item in host.current().collect("computekit_prune_criteria", Criterion)}
+    known = host.current().named("computekit_prune_criteria", Criterion, "criterion")
     if name not in known:
         raise computekit.UnknownName("criterion", name, known)
     return known[name]

@@ -51,13 +51,10 @@ def computekit_quantization_schemes() -> Iterable[Scheme]:  # type: ignore[empty
 
 
 def known() -> dict[str, Scheme]:
-    """Every registered scheme by name; the first plugin to give a name wins."""
+    """Every registered scheme by name; the first plugin to give a name keeps it, and one that is used is recorded."""
     from computekit import host
 
-    schemes: dict[str, Scheme] = {}
-    for scheme in host.current().collect("computekit_quantization_schemes", Scheme):
-        schemes.setdefault(scheme.name, scheme)
-    return schemes
+    return host.current().named("computekit_quantization_schemes", Scheme, "quantization scheme")
 
 
 def get(name: str) -> Scheme:
