@@ -10,6 +10,8 @@ shell.prefix(
     f"set -euo pipefail; export PATH={os.path.dirname(sys.executable)}:$PATH; "
 )
 
+registry.allow(config.get("plugins"))
+
 try:
     PLAN = plan.build(config, registry.installed())
 except registry.ConfigError as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -60,6 +61,12 @@ class Registry:
         if name in self.failures:
             raise ConfigError(f"{where}: step {name!r} is not available: {self.failures[name]}")
         raise ConfigError(f"{where}: {unknown('step', name, self.steps)}")
+
+
+def allow(plugins: object) -> None:
+    """Let this process and its jobs load exactly ``plugins``, if that is a list; a job on a cluster comes here too."""
+    if isinstance(plugins, list):
+        os.environ["COMPUTEKIT_ALLOW_PLUGINS"] = ",".join(str(plugin) for plugin in plugins)
 
 
 def installed() -> Registry:

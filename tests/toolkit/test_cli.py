@@ -230,6 +230,17 @@ def test_json_stays_json_with_a_plugin_that_prints(install: Install, computekit:
     assert "prints 6 characters when it is imported" in loud["state"]
 
 
+def test_plugins_allow_shows_what_a_list_lets_in(install: Install, computekit: Run) -> None:
+    install("mine", PLUGIN)
+    listed = computekit("plugins", "--allow", "mine==1.0", "--json")
+    assert listed.returncode == 0, listed.stderr
+    states = {p["name"]: p["state"] for p in json.loads(listed.stdout)["plugins"]}
+    assert (states["mine"], states["train"], states["computekit"]) == ("loaded", "not allowed", "loaded")
+    missing = computekit("plugins", "--allow", "mine==2.0")
+    assert missing.returncode == 1
+    assert missing.stderr == "Error: not all that is allowed is there: mine (it is allowed, but not installed)\n"
+
+
 def test_trace_prints_hook_calls(install: Install, computekit: Run) -> None:
     install("quiet-one", "")
     assert "computekit_commands" in computekit("--help", COMPUTEKIT_TRACE="1").stderr

@@ -38,7 +38,8 @@ def test_every_hooks_example_registers(name: str) -> None:
     plugin.my_hookspecs = SimpleNamespace(  # type: ignore[attr-defined]
         flavours=computekit.hookspec(lambda: None)
     )
-    source = "from __future__ import annotations\nimport click, computekit\nfrom pathlib import Path\n"
+    source = "from __future__ import annotations\nimport click, computekit\n"
+    source += "from computekit import hookspecs, implements\n"
     source += "load_mine = sniff = read = write = None\n"
     exec(source + inspect.cleandoc(example), vars(plugin))
     host = Host.of(("example", plugin))

@@ -205,6 +205,16 @@ def test_the_allow_list_is_exact(
     assert {f"computekit_{n}" for n in {"good", "more"} - loaded} & set(sys.modules) == set()
 
 
+def test_an_allowed_plugin_that_is_missing_is_named(
+    install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("good", GOOD)
+    monkeypatch.setenv("COMPUTEKIT_ALLOW_PLUGINS", "computekit,computekit-good==1.0,gone,good==2.0")
+    registry = Host.discover()
+    assert "good" in registry.commands
+    assert failures(registry) == dict.fromkeys(("gone", "good"), "it is allowed, but not installed")
+
+
 def test_the_disable_list(install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install("bad", "import sys; sys.exit(1)")
     monkeypatch.setenv("COMPUTEKIT_DISABLE_PLUGINS", "bad, train")

@@ -136,3 +136,12 @@ def test_runs_on_a_cluster_executor(pipeline: Pipeline) -> None:
         "--seconds-between-status-checks", "1",
     )  # fmt: skip
     assert made >= VIEWS
+
+
+def test_a_step_of_a_plugin_that_is_not_allowed_is_refused(pipeline: Pipeline) -> None:
+    pipeline.configure(CONFIG + "plugins: [computekit]\n")
+    done = pipeline.snakemake("--dry-run")
+    assert done.returncode != 0
+    assert "unknown step 'grow'" in done.stderr or "not in the list of allowed plugins" in done.stderr
+    pipeline.configure(CONFIG + "plugins: [computekit, fake==1.0]\n")
+    assert pipeline.snakemake("--dry-run").returncode == 0

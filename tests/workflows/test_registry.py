@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any
 
@@ -110,3 +111,12 @@ def test_installed_steps_are_read_from_the_command_line() -> None:
     found = registry.installed()
     assert found.version.startswith("computekit ")
     assert not any("output" in step.options or "json" in step.options for step in found.steps.values())
+
+
+@pytest.mark.parametrize(("plugins", "expected"), [(None, None), (["fake", "train==1"], "fake,train==1"), ([], "")])
+def test_the_config_says_which_plugins_may_load(
+    plugins: object, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMPUTEKIT_ALLOW_PLUGINS", raising=False)
+    registry.allow(plugins)
+    assert os.environ.pop("COMPUTEKIT_ALLOW_PLUGINS", None) == expected

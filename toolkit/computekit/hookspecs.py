@@ -55,8 +55,8 @@ def computekit_commands() -> Iterable[Command]:  # type: ignore[empty-body]
             '''Say hello.'''
             click.echo("hello")
 
-        @computekit.hookimpl
-        def computekit_commands():
+        @implements(hookspecs.computekit_commands)
+        def commands() -> list[computekit.Command]:
             return [computekit.Command(hello)]
     """
 
@@ -74,8 +74,8 @@ def computekit_steps() -> Iterable[Step]:  # type: ignore[empty-body]
             '''Round every weight to -1, 0 or 1 times a scale.'''
             ...
 
-        @computekit.hookimpl
-        def computekit_steps():
+        @implements(hookspecs.computekit_steps)
+        def steps() -> list[computekit.Step]:
             return [computekit.Step("ternary", ternary, takes="model", gives="model")]
     """
 
@@ -90,8 +90,8 @@ def computekit_architectures() -> Iterable[Architecture]:  # type: ignore[empty-
             from torch import nn
             return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 
-        @computekit.hookimpl
-        def computekit_architectures():
+        @implements(hookspecs.computekit_architectures)
+        def architectures() -> list[computekit.Architecture]:
             return [computekit.Architecture("linear", "one linear layer", build)]
     """
 
@@ -102,8 +102,8 @@ def computekit_datasets() -> Iterable[Dataset]:  # type: ignore[empty-body]
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_datasets():
+        @implements(hookspecs.computekit_datasets)
+        def datasets() -> list[computekit.Dataset]:
             return [computekit.Dataset("mine", "my images", load_mine)]
     """
 
@@ -114,8 +114,8 @@ def computekit_model_formats() -> Iterable[ModelFormat]:  # type: ignore[empty-b
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_model_formats():
+        @implements(hookspecs.computekit_model_formats)
+        def formats() -> list[computekit.ModelFormat]:
             return [computekit.ModelFormat("npz", "numpy archive", sniff, read, write)]
     """
 
@@ -126,8 +126,8 @@ def computekit_hardware() -> Iterable[Hardware]:  # type: ignore[empty-body]
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_hardware():
+        @implements(hookspecs.computekit_hardware)
+        def hardware() -> list[computekit.Hardware]:
             return [computekit.Hardware("MyChip", "npu", {"bf16": 1e14}, 32e9, 1e12, "vendor sheet, page 3")]
     """
 
@@ -138,8 +138,8 @@ def computekit_prices() -> Iterable[Price]:  # type: ignore[empty-body]
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_prices():
+        @implements(hookspecs.computekit_prices)
+        def prices() -> list[computekit.Price]:
             return [computekit.Price("us", "rack-1", "basement", 0.40, None, "2026-11-30", "our invoice")]
     """
 
@@ -150,8 +150,8 @@ def computekit_columns() -> Iterable[Column]:  # type: ignore[empty-body]
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_columns():
+        @implements(hookspecs.computekit_columns)
+        def columns() -> list[computekit.Column]:
             return [computekit.Column("sparsity", "sparsity", unit="%", scale=0.01, better="higher")]
     """
 
@@ -162,7 +162,7 @@ def computekit_addhooks(manager: pluggy.PluginManager) -> None:
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_addhooks(manager):
+        @implements(hookspecs.computekit_addhooks)
+        def declare(manager: pluggy.PluginManager) -> None:
             manager.add_hookspecs(my_hookspecs)
     """

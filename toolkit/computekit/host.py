@@ -76,7 +76,8 @@ class Host:
         host = cls(strict=os.environ.get("COMPUTEKIT_STRICT", "") not in ("", "0"))
         policy = policy or Policy.from_environment()
         loaded, taken = [_builtin()], {FIRST_PARTY: f"{FIRST_PARTY} {_builtin().version}"}
-        for found in loading.find():
+        installed = loading.find()
+        for found in installed:
             about = (found.name, found.distribution, found.version)
             refusal = policy.refusal(found)
             if refusal:
@@ -88,6 +89,10 @@ class Host:
                 loaded.append(loading.load(found))
                 taken[found.name] = f"{found.distribution} {found.version}"
         host._admit(loaded)
+        host.failures += [
+            Failure(name, name, version, "it is allowed, but not installed")
+            for name, version in policy.unmet(installed)
+        ]
         return host
 
     # -- what plugins contribute ---------------------------------------------------------------------------------

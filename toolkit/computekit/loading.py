@@ -73,6 +73,11 @@ class Found(NamedTuple):
     def name(self) -> str:
         return self.entry_point.name
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a list of allowed plugins may call it: by its own name or its distribution's."""
+        return (self.name, normalized(self.distribution))
+
 
 class Policy(NamedTuple):
     """Which plugins may load. ``allowed`` is None when all may; else (name, version or "") pairs."""
@@ -93,13 +98,20 @@ class Policy(NamedTuple):
             return "disabled by COMPUTEKIT_DISABLE_PLUGINS"
         if self.allowed is None:
             return ""
-        names = (found.name, normalized(found.distribution))
-        versions = [version for name, version in self.allowed if name in names]
+        versions = [version for name, version in self.allowed if name in found.names]
         if not versions:
             return "not in the list of allowed plugins"
         if "" in versions or found.version in versions:
             return ""
         return f"version {found.version} is not the allowed one, {' or '.join(versions)}"
+
+    def unmet(self, installed: list[Found]) -> list[tuple[str, str]]:
+        """The allowed (name, version) pairs that nothing installed answers to."""
+        return [
+            (name, version)
+            for name, version in self.allowed or ()
+            if not any(name in found.names and version in ("", found.version) for found in installed)
+        ]
 
 
 def parse_allowed(text: str) -> tuple[tuple[str, str], ...]:

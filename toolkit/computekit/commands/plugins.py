@@ -8,28 +8,45 @@ from typing import Any
 import click
 
 from .. import host, options, verbs
+from ..errors import ComputekitError
+from ..loading import Policy, parse_allowed
 from .new import new
 
 
 @click.group(invoke_without_command=True)
+@click.option(
+    "--allow", metavar="LIST",
+    help="Show what COMPUTEKIT_ALLOW_PLUGINS=LIST lets in, and fail if something of it is missing.",
+)  # fmt: skip
 @options.as_json
 @options.common
 @click.pass_context
-def plugins(ctx: click.Context, as_json: bool) -> None:
+def plugins(ctx: click.Context, allow: str | None, as_json: bool) -> None:
     """List the plugins and what they bring.
+
+    LIST names plugins or distributions, with or without a version: computekit,ternary==0.2. A pipeline has the same
+    list as 'plugins' in its config.
 
     \b
     Example:
       computekit plugins
       computekit plugins --json
+      computekit plugins --allow computekit,ternary==0.2
     """
     if ctx.invoked_subcommand is not None:
         return
-    registry = host.current()
+    registry = host.current() if allow is None else host.Host.discover(Policy(parse_allowed(allow)))
     listing = describe(registry)
     if as_json:
         click.echo(json.dumps(listing, indent=2))
-        return
+    else:
+        _show(listing)
+    missing = [failure for failure in registry.failures if not failure.loaded]
+    if allow is not None and missing:
+        raise ComputekitError(f"not all that is allowed is there: {missing[0].name} ({missing[0].reason})")
+
+
+def _show(listing: dict[str, Any]) -> None:
     from tabulate import tabulate
 
     rows = [
