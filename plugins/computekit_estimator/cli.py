@@ -6,16 +6,16 @@ import click
 
 from computekit.cli import DefaultGroup
 
-from .calibrate import calibrate
 from .count import count
-from .planning import plan
-from .scale import scaling
-from .serve import infer
-from .train import train
-from .validate import validate
+
+_LAZY = {
+    "train": "train:train", "infer": "serve:infer", "plan": "planning:plan", "scaling": "scale:scaling",
+    "validate": "validate:validate", "calibrate": "calibrate:calibrate",
+}  # fmt: skip
+"""Subcommands that bring numpy, imported when one is asked for."""
 
 
-@click.group(cls=DefaultGroup, default="count")
+@click.group(cls=DefaultGroup, default="count", lazy={name: f"{__package__}.{place}" for name, place in _LAZY.items()})
 def estimator() -> None:
     """Estimate what a model costs to train and to serve, before anything runs.
 
@@ -26,5 +26,4 @@ def estimator() -> None:
     """
 
 
-for command in (count, train, infer, plan, scaling, validate, calibrate):
-    estimator.add_command(command)
+estimator.add_command(count)

@@ -171,6 +171,17 @@ def test_default_group_runs_its_default_command() -> None:
     assert "Commands:" in run("estimate", "--help", command=group)[1]
 
 
+def test_a_lazy_subcommand_is_imported_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("late_module")
+    module.late = click.Command("late", help="Late.", callback=lambda: click.echo("late"))  # type: ignore[attr-defined]
+    group = DefaultGroup("early", default="now", lazy={"late": "late_module:late"})
+    group.add_command(click.Command("now", callback=lambda: click.echo("now")))
+    assert run("early", "now", command=group) == (0, "now\n", "")  # late_module does not exist yet
+    monkeypatch.setitem(sys.modules, "late_module", module)
+    assert run("early", "late", command=group) == (0, "late\n", "")
+    assert "late  Late." in run("early", "--help", command=group)[1]
+
+
 # -- in a process of its own -------------------------------------------------------------------------------------------
 
 
@@ -179,7 +190,10 @@ def test_help_of_every_command_imports_nothing_heavy(tmp_path: Path) -> None:
         import sys
         from computekit import host
         from computekit.cli import main
-        for words in [["--help"], ["--version"], *([name, "--help"] for name in host.current().commands)]:
+        import click
+        groups = [name for name, entry in host.current().commands.items() if isinstance(entry.command, click.Group)]
+        names = [name for name in host.current().commands if name not in groups]
+        for words in [["--help"], ["--version"], ["plugins", "--help"], *([name, "--help"] for name in names)]:
             try:
                 main(words)
             except SystemExit as leaving:

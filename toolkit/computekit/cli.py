@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -15,14 +16,29 @@ from .errors import ComputekitError, PluginNotLoaded, UnknownName, nearest
 
 
 class DefaultGroup(click.Group):
-    """A group in which ``computekit GROUP FILE...`` means ``computekit GROUP DEFAULT FILE...``."""
+    """A group in which ``computekit GROUP FILE...`` means ``computekit GROUP DEFAULT FILE...``.
 
-    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
+    ``lazy`` maps names of subcommands to the ``module:attribute`` that is imported when the subcommand is asked for,
+    so that what it needs does not slow down every start.
+    """
+
+    def __init__(self, *args: Any, default: str, lazy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.default = default
+        self.lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.lazy and cmd_name not in self.commands:
+            module, _, attribute = self.lazy[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(module), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
+        known = {*self.commands, *self.lazy, *self.get_help_option_names(ctx)}
+        if args and args[0] not in known:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 

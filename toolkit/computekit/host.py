@@ -373,6 +373,6 @@ def _check_words(step: Step, commands: dict[str, Command]) -> None:
     root = commands.get(words[0])
     found = root.command if root else None
     for word in words[1:]:
-        found = found.commands.get(word) if isinstance(found, click.Group) else None
+        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
     if found is not step.command:
         raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {' '.join(words)}' of this plugin")

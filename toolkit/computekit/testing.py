@@ -24,7 +24,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -374,6 +374,9 @@ def _record(model: Path) -> Path:
 
 def _tree(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield path, command
-    children: Mapping[str, click.Command] = command.commands if isinstance(command, click.Group) else {}
-    for name, child in children.items():
-        yield from _tree(f"{path} {name}", child)
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            if child is not None:
+                yield from _tree(f"{path} {name}", child)
