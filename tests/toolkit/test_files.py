@@ -140,6 +140,17 @@ def test_hash_of_a_folder_depends_on_names_and_contents(tmp_path: Path) -> None:
     assert files.size_bytes(tmp_path) == 2
 
 
+def test_hidden_files_and_caches_are_no_part_of_a_folder(tmp_path: Path) -> None:
+    """Snakemake leaves .snakemake_timestamp in a folder that a rule makes; its record must still describe it."""
+    (tmp_path / "config.json").write_text("{}")
+    before = files.sha256(tmp_path)
+    for hidden in (".snakemake_timestamp", ".git/HEAD", "__pycache__/a.pyc"):
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_text("x")
+    assert files.sha256(tmp_path) == before
+    assert files.size_bytes(tmp_path) == 2
+
+
 def test_a_model_that_the_disk_cannot_take(tiny_disk: Path) -> None:
     """torch.save reports a failed write as a RuntimeError; it must come out as a full disk."""
     from torch import nn

@@ -77,11 +77,10 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def sha256(path: str | Path) -> str:
-    """Hex SHA-256 of a file, or of a folder's files in the order of their relative paths; Python's caches aside."""
+    """Hex SHA-256 of a file, or of a folder's `members` with their relative paths."""
     path = Path(path)
     digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    for file in [p for p in files if "__pycache__" not in p.parts]:
+    for file in members(path):
         if path.is_dir():
             digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
         with file.open("rb") as stream:
@@ -91,9 +90,19 @@ def sha256(path: str | Path) -> str:
 
 
 def size_bytes(path: str | Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
-    path = Path(path)
-    return path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+    """Bytes of a file, or of a folder's `members`."""
+    return sum(file.stat().st_size for file in members(Path(path)))
+
+
+def members(path: Path) -> list[Path]:
+    """A file itself, or the files that make up a folder, sorted.
+
+    Hidden files and Python's caches do not count: other tools leave them there (Snakemake a time stamp, git its own).
+    """
+    if not path.is_dir():
+        return [path]
+    inside = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
+    return [path / p for p in sorted(inside) if not any(n.startswith(".") or n == "__pycache__" for n in p.parts)]
 
 
 def _sync(path: Path) -> None:
