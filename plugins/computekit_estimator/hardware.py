@@ -24,6 +24,8 @@ _UNITS = {
 """Streaming multiprocessors (compute units) by family, from the vendors' architecture white papers."""
 
 _FALLBACK_UNITS = 100
+_COPY = 0.9
+"""Share of the nominal memory rate that a plain copy reaches, the best that can be measured."""
 _HBM_VARIANTS = {("H100", "HBM2E"): 2.4e12}
 """Memory bandwidth of parts that were sold with another memory than the catalog's row, in bytes/s."""
 
@@ -43,22 +45,23 @@ class Gpu:
     node_gpus: int = 8
     tdp_w: float | None = None
     power_w: float | None = None
-    switched: bool = True
+    measured: bool = False
     kind: str = "gpu"
 
     def peak(self, precision: str) -> float:
         """Dense peak of ``precision`` in FLOP/s; raises ComputekitError where the device has none."""
-        wanted = {"amp_bf16": "bf16", "amp_fp16": "fp16"}.get(precision, precision)
-        if wanted == "bf16" and wanted not in self.peak_flops and "fp16" in self.peak_flops and self.year < 2020:
+        if precision == "bf16" and precision not in self.peak_flops and "fp16" in self.peak_flops and self.year < 2020:
             raise ComputekitError(f"{self.name} has no bf16 units; use fp16")
-        if wanted not in self.peak_flops:
+        if precision not in self.peak_flops:
             raise ComputekitError(
                 f"the catalog has no {precision} peak of {self.name}; it has {', '.join(sorted(self.peak_flops))}"
             )
-        return self.peak_flops[wanted]
+        return self.peak_flops[precision]
 
     def sustained(self, precision: str, constants: Constants = CONSTANTS) -> float:
         """The rate that large products really reach: the peak, less what power and clocks take."""
+        if self.measured:
+            return self.peak(precision)
         share = constants.sustained_until_2022 if self.year < 2022 else constants.sustained_since_2022
         if self.power_w and self.tdp_w and self.power_w < self.tdp_w:
             share *= (self.power_w / self.tdp_w) ** 0.5  # power goes with f V^2: speed falls slower than power
@@ -68,20 +71,19 @@ class Gpu:
 def from_catalog(row: Hardware) -> Gpu:
     """The device of one catalog row, in the node and network its generation usually comes with."""
     year = row.year or 2020
-    total = row.interconnect_bytes_s or 32e9
-    slow = "PCIe" in (row.interconnect or "PCIe")
+    measured = row.source.startswith("measured")
     return Gpu(
         name=row.name,
         kind=row.kind,
         peak_flops=dict(row.peak_flops),
         memory_bytes=row.memory_bytes,
-        memory_rate=row.bandwidth_bytes_s,
+        memory_rate=row.bandwidth_bytes_s / (_COPY if measured else 1.0),
         units=_units(row.name),
         year=year,
-        node_rate=total / 2,
+        node_rate=(row.interconnect_bytes_s or 32e9) / 2,
         network_rate=12.5e9 if year < 2020 else 25e9 if year < 2022 else 50e9,
         tdp_w=row.tdp_w,
-        switched=not slow and "bridge" not in row.interconnect,
+        measured=measured,
     )
 
 
@@ -89,13 +91,16 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
     """The device called ``text``.
 
     Besides the catalog's names it takes the spellings of published tables: parts in any order, a power limit
-    ("A100-80GB-SXM-330W"), another memory ("H100-96GB-HBM2e"), a network ("...(4xOPA100/node)").
+    ("A100-80GB-SXM-330W"), another memory ("H100-96GB-HBM2e"), a network ("...(4xOPA100/node)"). The record of
+    ``computekit benchmark device`` gives the device that it measured.
 
     Raises:
         UnknownName: with the nearest names.
     """
     from computekit.catalog import find_hardware, hardware
 
+    if text.endswith(".json"):
+        return _placed(from_catalog(find_hardware(text)), node_gpus, network_rate)
     bare, _, about = text.partition("(")
     watts = re.search(r"-(\d+)W\b", bare)
     bare = re.sub(r"-\d+W\b", "", bare).strip()
@@ -117,6 +122,10 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
     adapters = re.search(r"(\d+)x[A-Za-z]+(\d+)/node", about)
     if adapters:  # "4xOPA100/node": four 100 Gbit/s adapters, shared by the node's devices
         gpu = replace(gpu, network_rate=int(adapters[1]) * int(adapters[2]) / 8 * 1e9 / gpu.node_gpus)
+    return _placed(gpu, node_gpus, network_rate)
+
+
+def _placed(gpu: Gpu, node_gpus: int | None, network_rate: float | None) -> Gpu:
     if node_gpus is not None:
         gpu = replace(gpu, node_gpus=node_gpus)
     return gpu if network_rate is None else replace(gpu, network_rate=network_rate)

@@ -111,7 +111,7 @@ def _product(gpu: Gpu, layout: Layout, m: Number, n: Number, k: Number, batch: N
 
 
 def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backward: bool) -> Number:
-    half = "bf16" if layout.precision in ("fp8", "bf16", "amp_bf16") else layout.precision
+    half = "bf16" if layout.precision in ("fp8", "bf16") else layout.precision
     s, d = model.seq, model.head_dim
     heads = layout.microbatch * model.heads / layout.tp
     if layout.fused_attention:

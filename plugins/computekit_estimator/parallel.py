@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .errors import ImpossibleLayout
+from .errors import CannotPredict, ImpossibleLayout
 
 if TYPE_CHECKING:
     from .hardware import Gpu
@@ -64,6 +64,12 @@ def find_device(name: str, node_gpus: int, network_gb_s: float | None) -> Gpu:
     from . import hardware
 
     return hardware.find(name, node_gpus, network_gb_s * 1e9 if network_gb_s else None)
+
+
+def require_gpu(gpu: Gpu) -> None:
+    """Refuse what the kernel model does not cover."""
+    if gpu.kind != "gpu":
+        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only GPUs are modelled")
 
 
 def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:

@@ -81,11 +81,10 @@ def plan(
     if device_name is None:
         _every_device(run, subject.dims, num_gpus[0], global_batch, precision, node_gpus)
         return
-    from .parallel import find_device
+    from .parallel import find_device, require_gpu
 
     gpu = find_device(device_name, node_gpus, network_gb_s)
-    if gpu.kind != "gpu":
-        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only GPUs are modelled")
+    require_gpu(gpu)
     _one_device(run, subject.dims, gpu, num_gpus, global_batch, precision, objective)
 
 

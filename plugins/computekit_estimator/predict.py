@@ -12,6 +12,7 @@ from .constants import CONSTANTS, Constants
 from .errors import CannotPredict
 from .hardware import Gpu
 from .layout import Layout
+from .parallel import require_gpu
 from .runs import Run
 from .transformer import Transformer
 
@@ -54,8 +55,7 @@ def layouts(run: Run, model: Transformer, gpu: Gpu) -> list[Layout]:
 def _step(run: Run, c: Constants) -> tuple[float, Layout, Transformer, Gpu]:
     """Step time under the run's layout, or the fastest of those it may have used."""
     model, gpu = runs.model_of(run), runs.gpu_of(run)
-    if gpu.kind != "gpu":
-        raise CannotPredict(f"{gpu.name} is no GPU, and kernels of a {gpu.kind} are not modelled")
+    require_gpu(gpu)
     options = [(float(time.step(model, choice, gpu, c).total), choice) for choice in layouts(run, model, gpu)]
     seconds, layout = min(options, key=lambda option: option[0])
     return seconds, layout, model, gpu
@@ -168,10 +168,19 @@ def _torchvision(run: Run) -> Any:
     if importlib.util.find_spec("torchvision") is None:
         raise CannotPredict("the model's code is in torchvision, which is not installed")
     import torch
-    import torchvision  # type: ignore[import-not-found, unused-ignore]
 
-    with torch.device("meta"):
-        return torchvision.models.get_model(run.text("model").split()[-1].lower()).eval()
+    try:
+        import torchvision  # type: ignore[import-not-found, unused-ignore]
+    except (ImportError, RuntimeError) as error:  # built for another torch
+        raise CannotPredict(f"torchvision does not load: {error}") from error
+    name = run.text("model").split()[-1].lower()
+    try:
+        with torch.device("meta"):
+            return torchvision.models.get_model(name).eval()
+    except NotImplementedError:  # a constructor that reads values of its own tensors
+        return torchvision.models.get_model(name).eval()
+    except ValueError as error:
+        raise CannotPredict(f"torchvision has no model {name!r}") from error
 
 
 def _train_flops(run: Run, _c: Constants) -> float:

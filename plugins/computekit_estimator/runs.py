@@ -159,15 +159,19 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     gradient communication, and dropped attention and residuals out.
     """
     gpus = run.whole("num_gpus")
+    if gpus > 1 and not any(run.text(name) for name in ("tp", "pp", "dp")):
+        raise CannotPredict("the layout (tp, pp, dp) is not published")
     tp, pp, cp = run.whole("tp", 1), run.whole("pp", 1), run.whole("cp", 1)
     dp = run.whole("dp", max(gpus // (tp * pp * cp), 1))
     if tp * pp * cp * dp != gpus:
         raise CannotPredict(f"tp x pp x cp x dp = {tp * pp * cp * dp} is not the {gpus} devices of the row")
     sharding, recompute, note = run.text("sharding"), run.text("recompute"), run.text("definition").lower()
     fsdp = "fsdp" in sharding or sharding.startswith("zero2")
-    modern = gpu.year >= 2022 or fsdp or "flash" in note or recompute in ("", "none")
-    half = run.text("precision") or "bf16"
-    fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or "dist-opt" in sharding
+    distributed_optimizer = "dist-opt" in sharding
+    modern = gpu.year >= 2022 or fsdp or distributed_optimizer or "flash" in note or recompute in ("", "none")
+    deepspeed = sharding.startswith("zero") or "deepspeed" in f"{note} {run.text('source').lower()}"
+    half = (run.text("precision") or "bf16").removeprefix("amp_")
+    fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or distributed_optimizer
     micro = run.number("microbatch")
     batch = run.whole("global_batch", dp * int(micro) if micro else None)
     if micro and pp > 1 and batch == dp * micro:
@@ -192,8 +196,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         slots=wants_slots(model.layers, pp),
         dropout=not modern,
         rails=modern,
-        blocking=not modern and sharding.startswith("zero"),
-        tensor_overlap="asynctp" in note or "dist-opt" in sharding,
+        blocking=not modern and deepspeed,
+        tensor_overlap="asynctp" in note or distributed_optimizer,
     )
 
 

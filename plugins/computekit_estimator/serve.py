@@ -11,7 +11,7 @@ from computekit import StepRun, options
 
 from .count import Putter, dimensions, subject_of
 from .errors import CannotPredict
-from .parallel import device, find_device
+from .parallel import device, find_device, require_gpu
 
 if TYPE_CHECKING:
     from .hardware import Gpu
@@ -67,8 +67,7 @@ def infer(
     if subject.dims is None:
         raise CannotPredict("serving is modelled for transformers: give --config or --layers and --hidden")
     gpu = find_device(device_name, node_gpus, network_gb_s)
-    if gpu.kind != "gpu":
-        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only GPUs are modelled")
+    require_gpu(gpu)
     serving = Serving(batch, tp, precision, int(kv_bits) / 8, not no_graphs)
     check(subject.dims, serving)
     put = Putter(run.row(run.label or subject.label, subject.sha256))

@@ -14,7 +14,7 @@ from .calibrate import load
 from .constants import CONSTANTS, Constants
 from .count import Putter, Shape, dimensions, subject_of
 from .errors import CannotPredict
-from .parallel import device, find_device, layout_options, make_layout
+from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
 if TYPE_CHECKING:
     from .hardware import Gpu
@@ -76,11 +76,10 @@ def train(
     if model is not None:
         run.input(model)
     gpu = find_device(device_name, node_gpus, network_gb_s)
-    if gpu.kind != "gpu":
-        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only GPUs are modelled")
     put = Putter(run.row(run.label or subject.label, subject.sha256))
     data_s = (sample_bytes or 0.0) / ((data_mb_s or 1.0) * 1e6)
     if subject.dims is not None:
+        require_gpu(gpu)
         layout = make_layout(subject.dims, gpu, asked)
         if samples is None and tokens is not None:
             samples = tokens / subject.dims.seq
