@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ class Sizes(click.ParamType[tuple[int, ...]]):
         return sizes
 
 
+input_shape = click.option(
+    "--input-shape", type=Sizes(), help="Shape of one input sample, e.g. 3,224,224, when there is no --data."
+)
 clock = click.option(
     "--clock", type=click.Choice(["wall", "cpu", "device"]), default="wall", show_default=True,
     help="Wall clock, CPU time of all threads (for shared machines), or CUDA events.",
@@ -55,7 +59,7 @@ def benchmark() -> None:
 @options.arch()
 @options.data()
 @click.option("--name", "names", multiple=True, help="Label of a model in tables; once per model, in their order.")
-@click.option("--input-shape", type=Sizes(), help="Shape of one input sample, e.g. 3,224,224, when there is no --data.")
+@input_shape
 @options.batch_size(default=1)
 @click.option(
     "--throughput-batches",
@@ -177,3 +181,99 @@ def device(run: computekit.StepRun) -> None:
 
     if not measure_device(run):
         raise click.exceptions.Exit(0)  # a rank of torchrun that only took part: rank 0 keeps the record
+
+
+@benchmark.command("scenario")
+@options.model
+@options.arch()
+@options.data()
+@input_shape
+@click.option(
+    "--scenario",
+    type=click.Choice(["single-stream", "offline", "server"]),
+    default="server",
+    show_default=True,
+    help="As MLPerf Inference names them.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=100.0,
+    show_default=True,
+    metavar="PER_SECOND",
+    help="Server: mean rate of the Poisson arrivals. Offline with --loadgen: the rate to expect.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Largest batch that the server forms; the batch of offline.",
+)
+@click.option(
+    "--max-delay",
+    type=click.FloatRange(min=0),
+    default=0.002,
+    show_default=True,
+    metavar="SECONDS",
+    help="Server: how long the first query of a batch waits for others.",
+)
+@click.option(
+    "--latency-bound",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="SECONDS",
+    help="Server: answers within this count as good.",
+)
+@click.option(
+    "--duration",
+    type=click.FloatRange(min=0, min_open=True),
+    default=4.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of each of the five trials.",
+)
+@click.option("--loadgen", is_flag=True, help="Let MLCommons' LoadGen drive it (the loadgen extra).")
+@click.option("--compile", "compile_", is_flag=True, help="Run the model through torch.compile.")
+@options.trust_pickle
+@options.step
+def scenario(
+    run: computekit.StepRun,
+    model: Path,
+    arch: str | None,
+    arch_args: dict[str, Any] | None,
+    data: str | None,
+    input_shape: tuple[int, ...] | None,
+    scenario: str,
+    rate: float,
+    max_batch: int,
+    max_delay: float,
+    latency_bound: float,
+    duration: float,
+    loadgen: bool,
+    compile_: bool,
+    trust_pickle: bool,
+) -> None:
+    """Measure one model under an MLPerf scenario: single-stream, offline, or a server with queries that queue.
+
+    The server gets Poisson arrivals at --rate, forms batches of up to --max-batch from queries that wait at most
+    --max-delay, and is judged by the 99th percentile of latency and by goodput: the rate of answers within the bound.
+
+    \b
+    Example:
+      computekit benchmark scenario model.pt --rate 500 --max-batch 32 --latency-bound 0.02
+      computekit benchmark scenario model.pt --scenario offline --max-batch 256
+    """
+    from .jobs import Job, Subject
+    from .scenario_record import run_scenario
+
+    if loadgen and find_spec("mlperf_loadgen") is None:
+        raise computekit.MissingExtra("mlcommons-loadgen", "loadgen", "--loadgen")
+    subject = Subject(run.label or model.stem, str(model), arch, dict(arch_args or {}), trust_pickle)
+    more = {
+        "scenario": scenario, "rate_per_s": rate, "max_batch": max_batch, "max_delay_s": max_delay,
+        "latency_bound_s": latency_bound, "duration_s": duration,
+    }  # fmt: skip
+    task = "loadgen" if loadgen else "scenario"
+    run_scenario(run, model, data, Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more))

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from computekit import ComputekitError, Data, StepRun, files, load_data, records, statistics
-from computekit.models import ArchRef
+from computekit import ComputekitError, StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
 from . import jobs, latency, machine, samples
 from .campaign import Campaign
-from .jobs import Job, JobFailed, Subject
+from .jobs import Job, JobFailed
+from .rows import put, put_unknown, significant
 from .verdicts import MIN_TRIALS, Comparison
 
 PERCENTILES = (0.9, 0.95, 0.99)
@@ -55,7 +55,7 @@ def compare_models(
     job = job.but(subjects=subjects, device=str(run.device), threads=run.threads, seed=run.seed)
     batches = list(dict.fromkeys([batch_size, *throughput_batches]))
     with tempfile.TemporaryDirectory(prefix="computekit-") as folder:
-        used = _data(data, subjects[0], job)
+        used = samples.choose(data, job)
         if used is not None:
             run.details["data"] = used.describe()
             job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
@@ -72,20 +72,11 @@ def compare_models(
         if label in position:
             _put_timing(row, campaign, position[label])
         else:
-            _put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
-            _put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
+            put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
+            put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
     comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
     _report(run, campaign, comparisons, noise)
     return campaign
-
-
-def _data(name: str | None, first: Subject, job: Job) -> Data | None:
-    if name is not None:
-        return load_data(name)
-    if job.input_shape is not None or first.path is None:
-        return None
-    arch = ArchRef(first.arch, first.arch_args) if first.arch else None
-    return samples.data_of(Path(first.path), arch, first.trust_pickle)
 
 
 def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
@@ -164,28 +155,6 @@ def _run_trials(run: StepRun, campaign: Campaign) -> None:
         run.note(f"partial: interrupted after {len(campaign.trials)} trials; {MIN_TRIALS} are needed for a verdict")
 
 
-def _put(row: records.Row, key: str, estimate: Estimate, unit: str, samples: list[float] | None = None) -> None:
-    row.quantities[key] = records.Quantity(
-        value=_significant(estimate.value), unit=unit, how="measured", samples=samples, **_rounded(estimate)
-    )
-
-
-def _rounded(estimate: Estimate) -> dict[str, Any]:
-    about = estimate.about
-    if estimate.interval is not None:
-        about["interval"] = (_significant(estimate.interval[0]), _significant(estimate.interval[1]))
-    return about
-
-
-def _significant(value: float) -> float:
-    """Six significant digits: more than any clock here tells."""
-    return float(f"{value:.6g}")
-
-
-def _put_unknown(row: records.Row, key: str, unit: str, reason: str) -> None:
-    row.quantities[key] = records.Quantity(value=None, unit=unit, how="measured", reason=reason)
-
-
 def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
     row.quantities["file_bytes"] = records.Quantity(value=files.size_bytes(model), unit="B", how="measured")
     if "parameters" in found:
@@ -199,7 +168,7 @@ def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
             row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
         else:
             reason = found.get(key.rpartition("_")[0] + "_reason") or found.get("error") or "not measured"
-            _put_unknown(row, key, unit, str(reason))
+            put_unknown(row, key, unit, str(reason))
 
 
 def _put_quality(row: records.Row, found: dict[str, Any], first: dict[str, Any], first_label: str) -> None:
@@ -232,24 +201,24 @@ def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
     name = "cpu_time" if campaign.clock == "cpu" else "latency"
     median = latency.percentile(trials, 0.5)
     assert median is not None
-    medians = [_significant(sorted(calls)[len(calls) // 2]) for calls in trials]
-    _put(row, f"{name}_s", median, "s", medians)
+    medians = [significant(sorted(calls)[len(calls) // 2]) for calls in trials]
+    put(row, f"{name}_s", median, "s", medians)
     for q in PERCENTILES:
         estimate = latency.percentile(trials, q)
         key = f"{name}_p{100 * q:g}_s"
         if estimate is None:
             count = sum(len(calls) for calls in trials)
-            _put_unknown(row, key, "s", f"{count} calls are too few for it; give more --time-budget")
+            put_unknown(row, key, "s", f"{count} calls are too few for it; give more --time-budget")
         else:
-            _put(row, key, estimate, "s")
-    _put(row, "first_call_s", latency.over_trials(campaign.first_calls(index), "first call"), "s")
+            put(row, key, estimate, "s")
+    put(row, "first_call_s", latency.over_trials(campaign.first_calls(index), "first call"), "s")
     if campaign.clock == "cpu":
-        _put_unknown(row, "latency_s", "s", "timed with --clock cpu")
-        _put_unknown(row, "throughput_per_s", "1/s", "timed with --clock cpu")
+        put_unknown(row, "latency_s", "s", "timed with --clock cpu")
+        put_unknown(row, "throughput_per_s", "1/s", "timed with --clock cpu")
         return
     rates = {b: latency.throughput(campaign.calls(index, b), b) for b in campaign.batches if campaign.calls(index, b)}
     best = max(rates.values(), key=lambda estimate: estimate.value)
-    _put(row, "throughput_per_s", best, "1/s")
+    put(row, "throughput_per_s", best, "1/s")
 
 
 def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noise: dict[str, Any]) -> None:
@@ -259,7 +228,7 @@ def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noi
     for row in run.rows:
         for c in comparisons:
             if c.b == row.label and c.batch_size == campaign.batches[0]:
-                _put(row, "latency_ratio", Estimate(c.ratio, c.interval, c.confidence, f"time against {c.a}"), "1")
+                put(row, "latency_ratio", Estimate(c.ratio, c.interval, c.confidence, f"time against {c.a}"), "1")
                 row.quantities["verdict"] = records.Quantity(
                     value=c.verdict,
                     how="measured",
@@ -274,7 +243,7 @@ def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noi
                 "order": trial["order"],
                 "calls_s": {
                     batch: {
-                        subject.label: [_significant(s) for visit in found["visits"] for s in visit]
+                        subject.label: [significant(s) for visit in found["visits"] for s in visit]
                         for subject, found in zip(campaign.job.subjects, models, strict=True)
                     }
                     for batch, models in trial["batches"].items()

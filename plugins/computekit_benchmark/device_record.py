@@ -8,6 +8,7 @@ from computekit import ComputekitError, StepRun, catalog, records, statistics
 
 from . import device, jobs, machine
 from .jobs import Job
+from .rows import significant
 
 TIMEOUT_S = 600.0
 _UNITS = ("KFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s")
@@ -59,23 +60,19 @@ def measure_device(run: StepRun) -> bool:
 def _put_peak(row: records.Row, key: str, samples: list[float], n: int) -> None:
     """The fastest product: whatever disturbs one makes it slower, never faster than the device can be."""
     row.quantities[key] = records.Quantity(
-        value=_significant(max(samples)),
+        value=significant(max(samples)),
         unit="FLOP/s",
         how="measured",
         method=f"fastest of {len(samples)} products of {n} x {n} matrices, 2 n^3 FLOP each",
-        samples=[_significant(sample) for sample in samples],
+        samples=[significant(sample) for sample in samples],
     )
-
-
-def _significant(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 def _put(row: records.Row, key: str, unit: str, samples: list[float], what: str) -> None:
     estimate = statistics.quantile_interval(samples)
     about: dict[str, Any] = {**estimate.about, "method": f"{what}; {estimate.method}"}
     row.quantities[key] = records.Quantity(
-        value=estimate.value, unit=unit, how="measured", samples=[_significant(s) for s in samples], **about
+        value=estimate.value, unit=unit, how="measured", samples=[significant(s) for s in samples], **about
     )
 
 

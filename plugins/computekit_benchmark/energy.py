@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -49,7 +51,7 @@ def _rapl(root: Path) -> Callable[[], float]:
 
 def _nvml(index: int) -> Callable[[], float]:
     try:
-        import pynvml  # type: ignore[import-untyped]
+        pynvml: Any = importlib.import_module("pynvml")
     except ImportError:
         raise NoCounter("nvidia-ml-py is not installed (pip install 'computekit[gpu]')") from None
     try:

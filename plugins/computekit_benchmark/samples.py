@@ -10,6 +10,8 @@ from computekit import Data, Split, load_data, load_module
 from computekit.errors import FileProblem, MissingExtra, UnknownName
 from computekit.models import ArchRef
 
+from .jobs import Job
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,10 +45,19 @@ def load(path: str) -> Samples:
     return Samples(document["task"], Split(document["inputs"], document["targets"]))
 
 
-def data_of(model: Path, arch: ArchRef | None, trust_pickle: bool) -> Data | None:
-    """The data set that ``model`` remembers being trained on; None without one, or where this machine lacks it."""
-    name = load_module(model, arch, trust_pickle=trust_pickle)[2].get("data")
+def choose(name: str | None, job: Job) -> Data | None:
+    """The data set called ``name``; without a name and an input shape, the one that the job's first model remembers.
+
+    None where it remembers none, or where this machine lacks it: then the architecture's own example must do.
+    """
+    if name is not None:
+        return load_data(name)
+    first = job.subjects[0]
+    if job.input_shape is not None or first.path is None:
+        return None
+    arch = ArchRef(first.arch, first.arch_args) if first.arch else None
+    remembered = load_module(first.path, arch, trust_pickle=first.trust_pickle)[2].get("data")
     try:
-        return load_data(name) if isinstance(name, str) else None
+        return load_data(remembered) if isinstance(remembered, str) else None
     except (FileProblem, MissingExtra, UnknownName):
         return None

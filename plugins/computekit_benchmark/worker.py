@@ -10,7 +10,7 @@ from typing import Any
 
 from computekit import ComputekitError
 
-from . import device, isolated, timing
+from . import device, isolated, loadgen, scenarios, timing
 from .jobs import Job
 from .loading import ModelFault
 
@@ -18,6 +18,8 @@ TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "trial": timing.trial,
     "isolated": isolated.examine,
     "device": device.measure,
+    "scenario": scenarios.run,
+    "loadgen": loadgen.run,
 }
 
 
