@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-
 _TICK_S = 1e-9
 """Below a clock's resolution: a pause this short is over, whatever rounding says."""
 
