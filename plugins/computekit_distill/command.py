@@ -78,17 +78,16 @@ def distill(
     teacher_module.to(device)
     taught = evaluation.evaluate(teacher_module, dataset.test, dataset.task, device, name=str(teacher))
 
-    def train(loss: training.Loss | None) -> tuple[nn.Module, training.FitResult, Evaluation]:
+    def train(loss: training.Loss) -> tuple[nn.Module, training.FitResult, Evaluation]:
         torch.manual_seed(run.seed)
         module = models.build(reference)
-        extra = {"loss": loss} if loss else {}
         result = training.fit(
-            module, dataset, recipe, device=device, seed=run.seed, progress=run.progress, name=name, **extra
+            module, dataset, recipe, device=device, seed=run.seed, progress=run.progress, name=name, loss=loss
         )
         return module, result, evaluation.evaluate(module, dataset.test, dataset.task, device, name=name)
 
     module, result, test = train(LogitDistillation(teacher_module, temperature, alpha, str(teacher)))
-    alone = train(None) if control else None
+    alone = train(training.cross_entropy) if control else None
     with run.writing(target) as temporary:
         computekit.save_module(module, temporary, reference, data=data)
     training.report(run, module, dataset, result, test)

@@ -10,3 +10,13 @@ from .command import train
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
     return [computekit.Step("train", train, takes="nothing", gives="model")]
+
+
+@computekit.hookimpl
+def computekit_columns() -> list[computekit.Column]:
+    return [
+        computekit.Column("accuracy", "accuracy", "%", 0.01, 4, "higher", pareto=True, order=40),
+        computekit.Column("accuracy_difference", "difference", "points", 0.01, 2, "higher", order=41),
+        computekit.Column("perplexity", "perplexity", "", 1.0, 4, "lower", pareto=True, order=42),
+        computekit.Column("perplexity_ratio", "perplexity ratio", "", 1.0, 4, "lower", order=43),
+    ]

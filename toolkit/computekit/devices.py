@@ -89,6 +89,15 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` is a device's or the CPU allocator's complaint that memory is used up."""
+    import torch
+
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def make_repeatable(seed: int, threads: int | None = None) -> None:
     """Seed Python, NumPy and torch, ask torch for deterministic algorithms, and fix the number of CPU threads.
 

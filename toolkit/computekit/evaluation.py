@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .devices import is_out_of_memory
 from .errors import ComputekitError
 from .statistics import CONFIDENCE, Estimate, mean_interval, paired_difference, wilson
 
@@ -72,7 +74,7 @@ def evaluate(
     training = module.training
     module.eval()
     try:
-        with torch.inference_mode():
+        with torch.no_grad():  # not inference_mode, in which a sharded model cannot gather its weights
             for start in range(0, len(split), batch_size):
                 inputs = split.inputs[start : start + batch_size].to(device)
                 targets = split.targets[start : start + batch_size].to(device)
@@ -123,7 +125,7 @@ def floating_dtype(module: nn.Module) -> torch.dtype:
     return torch.float32
 
 
-def forward(module: nn.Module, inputs: Tensor, name: str) -> Tensor:
+def forward(module: Callable[[Tensor], Any], inputs: Tensor, name: str) -> Tensor:
     """``module(inputs)`` with torch's shape complaints turned into one line about ``name`` and the data.
 
     Models that return more than logits (a tuple, or an object with ``logits``) are accepted.
@@ -131,7 +133,7 @@ def forward(module: nn.Module, inputs: Tensor, name: str) -> Tensor:
     try:
         output = module(inputs)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        if type(error).__name__ == "OutOfMemoryError":
+        if is_out_of_memory(error) or type(error).__module__.startswith("torch._"):
             raise
         shape = "x".join(map(str, inputs.shape[1:]))
         first_line = (str(error).splitlines() or [type(error).__name__])[0]

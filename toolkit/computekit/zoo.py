@@ -44,7 +44,7 @@ def _vit(
     return ViT(image_size, patch, in_channels, classes, dim, depth, heads)
 
 
-def _gpt(vocab: int = 256, context: int = 128, dim: int = 128, depth: int = 4, heads: int = 4) -> nn.Module:
+def _gpt(vocab: int = 256, context: int = 128, dim: int = 128, depth: int = 2, heads: int = 4) -> nn.Module:
     from .zoo_modules import GPT
 
     return GPT(vocab, context, dim, depth, heads)

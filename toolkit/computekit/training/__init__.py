@@ -17,20 +17,48 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from .execution import Execution, execution_options
 from .recipe import PRECISIONS, Recipe, recipe_options
-from .report import report
+from .report import report, utilization
 
 if TYPE_CHECKING:
-    from .loop import FitResult, Loss, fit
+    from .loop import FitResult, fit
+    from .parallel import Ranks, joined
+    from .step import Loss, cross_entropy
+    from .trace import TRACED_STEPS
 
-__all__ = ["PRECISIONS", "FitResult", "Loss", "Recipe", "fit", "recipe_options", "report"]
+_LAZY = {
+    "FitResult": "loop",
+    "fit": "loop",
+    "Ranks": "parallel",
+    "joined": "parallel",
+    "Loss": "step",
+    "cross_entropy": "step",
+    "TRACED_STEPS": "trace",
+}
+
+__all__ = [
+    "PRECISIONS",
+    "TRACED_STEPS",
+    "Execution",
+    "FitResult",
+    "Loss",
+    "Ranks",
+    "Recipe",
+    "cross_entropy",
+    "execution_options",
+    "fit",
+    "joined",
+    "recipe_options",
+    "report",
+    "utilization",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("FitResult", "Loss", "fit"):
-        from . import loop
-
-        return getattr(loop, name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

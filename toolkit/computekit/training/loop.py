@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from ..datasets import Data, Split
 from ..errors import ComputekitError
 from ..evaluation import Evaluation, check_logits, evaluate, forward
-from .augment import shift
+from . import checkpoint, memory
+from .batches import Batches
+from .clock import Clock
+from .execution import Execution
+from .optimizers import cosine, optimizer_for
+from .parallel import Ranks
 from .recipe import Recipe
-
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``loss(logits, inputs, targets)`` -> scalar; the inputs are there for a teacher to look at."""
+from .step import Loss, Step, cross_entropy, flops_per_sample
+from .trace import Trace
 
 _CHECK_EVERY = 16
 """Steps between looks at the loss: each look waits for the device."""
@@ -45,8 +48,13 @@ class FitResult:
     """What training gave: the module holds the weights of ``best_epoch``.
 
     ``history`` has one dict per epoch: epoch, loss (mean training loss), validation_loss and the validation metric.
-    ``train_flops`` counts forward and backward passes of all steps (teacher included), 2 per multiply-add, attention
-    as if it were not causal; not validation and not the optimizer's element-wise work.
+    ``train_flops`` counts the forward and backward passes over ``samples`` training samples (see `flops_per_sample`;
+    a teacher's forward passes included), ``hardware_flops`` also what was computed again to save memory; neither
+    counts validation or the optimizer's element-wise work.
+
+    ``seconds`` has the wall time of each part of the loop in this process, ``exact_seconds`` says whether a device's
+    queue may have blurred them, ``total_s`` is all of it. ``samples_per_s`` leaves out the first step (with what is
+    compiled and allocated in it), validation and checkpoints; None if there was only one step.
     """
 
     recipe: Recipe
@@ -54,18 +62,15 @@ class FitResult:
     best_epoch: int
     validation: Evaluation
     train_flops: float
+    hardware_flops: float
     samples: int
-    seconds: float
-
-    @property
-    def samples_per_s(self) -> float:
-        """Training samples per second, validation excluded."""
-        return self.samples / self.seconds if self.seconds else 0.0
-
-
-def cross_entropy(logits: Tensor, _inputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats of logits (..., classes) against targets (...)."""
-    return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+    seconds: dict[str, float]
+    exact_seconds: bool
+    total_s: float
+    first_step_s: float
+    samples_per_s: float | None
+    peak_memory_bytes: int | None
+    trace_table: str = ""
 
 
 def fit(
@@ -76,63 +81,32 @@ def fit(
     device: torch.device,
     seed: int,
     loss: Loss = cross_entropy,
+    execution: Execution | None = None,
+    ranks: Ranks | None = None,
     progress: Callable[..., Any] | None = None,
     name: str = "the model",
 ) -> FitResult:
     """Train ``module`` in place on ``data.train`` and leave it on ``device`` with the best epoch's weights.
 
-    The best epoch is chosen on ``data.validation`` (accuracy, then loss); the test split is never looked at. With the
-    same seed, threads and device the result is the same to the last bit on the CPU. ``progress(total, text)`` makes a
-    progress bar.
+    The best epoch is chosen on ``data.validation`` (accuracy, then loss; for text the loss); the test split is never
+    looked at. With the same seed, threads and device the result is the same to the last bit on the CPU, also when it
+    was killed and went on from a checkpoint. ``progress(total, text)`` makes a progress bar. Where several ``ranks``
+    train together, only the first one's ``module`` is sure to hold the result.
 
     Raises:
-        ComputekitError: the module does not fit the data, or the loss became NaN.
+        ComputekitError: the module does not fit the data or the memory, or the loss became NaN.
     """
+    execution, ranks = execution or Execution(), ranks or Ranks()
     recipe = recipe.resolved(data)
-    assert recipe.epochs and recipe.lr and recipe.batch_size
     module.to(device)
     check_fits(module, data, device, name)
-    batches = _Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, device)
-    optimizer = _optimizer(module, recipe)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _cosine(recipe, recipe.epochs * len(batches)))
-    step = _Step(module, optimizer, recipe, loss, device, name)
-    history: list[dict[str, float]] = []
-    best: tuple[int, Evaluation, dict[str, Tensor]] | None = None
-    seconds, samples = 0.0, 0
-    bar = progress(recipe.epochs * len(batches), "training") if progress else None
+    training = _Training(module, data, recipe, device, seed, loss, execution, ranks, name)
     try:
-        for epoch in range(1, recipe.epochs + 1):
-            start = time.perf_counter()
-            total, count = torch.zeros((), device=device), 0
-            module.train()
-            for number, (inputs, targets) in enumerate(batches, 1):
-                total += step(inputs, targets) * len(inputs)
-                count += len(inputs)
-                schedule.step()
-                if bar:
-                    bar.update()
-                if (number % _CHECK_EVERY == 0 or number == len(batches)) and not math.isfinite(float(total)):
-                    raise TrainingFailed(epoch, (epoch - 1) * len(batches) + number, recipe.lr)
-            seconds += time.perf_counter() - start
-            samples += count
-            validation = evaluate(module, data.validation, data.task, device, name=name)
-            history.append(
-                {"epoch": epoch, "loss": float(total) / count, "validation_loss": validation.loss,
-                 f"validation_{validation.metric}": validation.value}
-            )  # fmt: skip
-            if bar:
-                bar.set_postfix(loss=f"{float(total) / count:.3f}", **{validation.metric: f"{validation.value:.4g}"})
-            if best is None or (validation.better, -validation.loss) > (best[1].better, -best[1].loss):
-                best = epoch, validation, {k: v.detach().clone() for k, v in module.state_dict().items()}
-            elif recipe.patience and epoch - best[0] >= recipe.patience:
-                break
+        training.start()
+        training.run(progress)
     finally:
-        if bar:
-            bar.close()
-    assert best is not None
-    module.load_state_dict(best[2])
-    module.eval()
-    return FitResult(recipe, history, best[0], best[1], step.flops, samples, seconds)
+        training.stop()
+    return training.result()
 
 
 def check_fits(module: nn.Module, data: Data, device: torch.device, name: str) -> None:
@@ -151,93 +125,229 @@ def check_fits(module: nn.Module, data: Data, device: torch.device, name: str) -
         )
 
 
-class _Batches:
-    """Shuffled batches of one split; every epoch goes on with the same generator, which nothing else draws from."""
+@dataclass
+class _Progress:
+    """What a checkpoint must hold besides weights, optimizer and batches."""
 
-    def __init__(self, split: Split, batch_size: int, shifted: bool, seed: int, device: torch.device) -> None:
-        self.split, self.batch_size, self.shifted, self.device = split, batch_size, shifted, device
-        self.generator = torch.Generator().manual_seed(seed)
-        full, rest = divmod(len(split), batch_size)
-        # a last batch of one sample would break batch normalisation, which needs two
-        self.count = max(1, full + (rest > 1))
+    epoch: int = 1
+    step: int = 0
+    samples: int = 0
+    loss: float = 0.0
+    loss_samples: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    best: dict[str, Any] | None = None
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(self.split), generator=self.generator)
-        for start in range(0, self.count * self.batch_size, self.batch_size):
-            chosen = order[start : start + self.batch_size]
-            inputs, targets = self.split.inputs[chosen], self.split.targets[chosen]
-            if self.shifted:
-                inputs = shift(inputs, self.generator)
-            yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+    @property
+    def validation(self) -> Evaluation:
+        assert self.best is not None
+        return Evaluation(**self.best)
 
 
-class _Step:
-    """One optimizer step: forward, loss, backward, clip, update. Counts the FLOPs of each distinct batch shape once."""
+class _Training:
+    """One call of `fit`."""
 
     def __init__(
         self,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        data: Data,
         recipe: Recipe,
-        loss: Loss,
         device: torch.device,
+        seed: int,
+        loss: Loss,
+        execution: Execution,
+        ranks: Ranks,
         name: str,
     ) -> None:
-        self.module, self.optimizer, self.recipe, self.loss, self.name = module, optimizer, recipe, loss, name
-        self.device = device
-        self.autocast_to = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-        self.flops = 0.0
-        self._flops_of: dict[tuple[int, ...], float] = {}
+        assert recipe.epochs and recipe.batch_size and recipe.lr
+        self.module, self.data, self.recipe, self.device, self.name = module, data, recipe, device, name
+        self.execution, self.ranks = execution, ranks
+        self.epochs, self.lr = recipe.epochs, recipe.lr
+        if recipe.batch_size < ranks.world * execution.accumulate:
+            raise ComputekitError(
+                f"--batch-size {recipe.batch_size} cannot be shared among {ranks.world} ranks in "
+                f"{execution.accumulate} parts; it must be at least {ranks.world * execution.accumulate}"
+            )
+        self.flops = self.hardware_flops = flops_per_sample(module, data.train, loss, device, name)
+        if execution.recompute:
+            memory.recompute(module, name)
+            self.hardware_flops = flops_per_sample(module, data.train, loss, device, name)
+        self.wrapped = ranks.wrap(module, device)
+        self.optimizer = optimizer_for(self.wrapped, recipe.optimizer, self.lr, recipe.weight_decay)
+        self.batches = Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, 2 * ranks.world)
+        factor = cosine(recipe.warmup, self.epochs * len(self.batches))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
+        self.clock = Clock(device, exact=execution.trace is not None)
+        called = torch.compile(self.wrapped) if execution.compile else self.wrapped
+        self.take_step = Step(
+            self.wrapped, called, self.optimizer, recipe, loss, device, name,
+            accumulate=execution.accumulate, ranks=ranks, clock=self.clock,
+        )  # fmt: skip
+        self.fingerprint = {
+            "architecture": name,
+            "weights": {key: list(tensor.shape) for key, tensor in module.state_dict().items()},
+            "data": data.sha256(),
+            "seed": seed,
+            "accumulate": execution.accumulate,
+            **dataclasses.asdict(recipe),
+        }
+        self.at = _Progress()
+        self.first_step: tuple[float, int] | None = None
+        self.peak: int | None = None
+        self.trace: Trace | None = None
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Train on one batch; returns the loss (detached, on the device)."""
-        self.optimizer.zero_grad(set_to_none=True)
-        shape = tuple(inputs.shape)
-        if shape in self._flops_of:
-            value = self._backward(inputs, targets)
-        else:
-            with FlopCounterMode(display=False) as counter:
-                value = self._backward(inputs, targets)
-            self._flops_of[shape] = float(counter.get_total_flops())
-        self.flops += self._flops_of[shape]
-        if self.recipe.clip:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), self.recipe.clip)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return value
+    # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast(self.device.type, self.autocast_to, enabled=self.autocast_to is not None):
-            value = self.loss(forward(self.module, inputs, self.name), inputs, targets)
-        torch.autograd.backward(self.scaler.scale(value))
-        return value.detach()
+    def start(self) -> None:
+        """Go on from the checkpoint if there is one, and start measuring."""
+        if self.execution.checkpoint:
+            self._load(self.execution.checkpoint)
+        memory.reset_peak(self.device)
+        if self.execution.trace and self.ranks.first:
+            self.trace = Trace(self.execution.trace)
+        self.clock.restart()
 
+    def run(self, progress: Callable[..., Any] | None) -> None:
+        """Train to the end, or until patience is lost; the module then holds the best weights."""
+        bar = progress(self.epochs * len(self.batches), "training") if progress else None
+        try:
+            if bar and self.at.step:
+                bar.update(self.at.step)
+            while self.at.epoch <= self.epochs and not self._lost_patience():
+                self._epoch(bar)
+        finally:
+            if bar:
+                bar.close()
+        self.peak = memory.peak_bytes(self.device)
+        if self.ranks.first:
+            self.module.load_state_dict(self.at.best_weights)
+        self.module.eval()
 
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    """The optimizer, with weight decay on matrices and kernels only."""
-    trained = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": recipe.weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    if recipe.optimizer == "sgd":
-        # SGD's decay is added to the gradient, so the decoupled value is scaled to the same strength
-        return torch.optim.SGD(groups, lr=recipe.lr or 0.0, momentum=0.9, nesterov=True)
-    return torch.optim.AdamW(groups, lr=recipe.lr or 0.0)
+    def stop(self) -> None:
+        """Leave the module as modules are, whatever happened."""
+        if self.trace:
+            self.trace.stop()
+        if self.execution.recompute:
+            memory.keep(self.module)
 
+    def _lost_patience(self) -> bool:
+        return bool(self.recipe.patience) and len(self.at.history) - self.at.best_epoch >= self.recipe.patience
 
-def _cosine(recipe: Recipe, steps: int) -> Callable[[int], float]:
-    """Factor of the learning rate at each step: linear warm-up, then a cosine to 0."""
-    warm = max(1, round(recipe.warmup * steps))
+    def _epoch(self, bar: Any) -> None:
+        """The rest of the current epoch and its validation."""
+        at = self.at
+        total = torch.zeros((), device=self.device)
+        self.wrapped.train()
+        rest = iter(self.batches)
+        while True:
+            with self.clock.part("data"):
+                batch = next(rest, None)
+            if batch is None:
+                break
+            total += self.take_step(*batch)
+            self.schedule.step()
+            at.step += 1
+            at.samples += len(batch[0])
+            at.loss_samples += len(batch[0])
+            self._after_step(bar)
+            saving = bool(self.execution.checkpoint_every) and at.step % (self.execution.checkpoint_every or 1) == 0
+            if saving or at.step % _CHECK_EVERY == 0 or self.batches.position == len(self.batches):
+                at.loss += float(total)
+                total.zero_()
+                if not math.isfinite(at.loss):
+                    raise TrainingFailed(at.epoch, at.step, self.lr)
+            if saving:
+                self._save()
+        self._validate(bar)
+        at.epoch += 1
+        at.loss, at.loss_samples = 0.0, 0
+        if not self.execution.checkpoint_every:
+            self._save()
 
-    def factor(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+    def _after_step(self, bar: Any) -> None:
+        if bar:
+            bar.update()
+        if self.trace:
+            self.trace.step()
+        if self.first_step is None:
+            self.first_step = self.clock.training(), self.at.samples
 
-    return factor
+    def _validate(self, bar: Any) -> None:
+        at = self.at
+        mean = self._loss_of_all() / at.loss_samples
+        with self.clock.part("validation"):
+            # a sharded model only runs where all ranks run it; the others need no wrapper
+            module = self.wrapped if self.ranks.kind == "fsdp" else self.module
+            found = evaluate(module, self.data.validation, self.data.task, self.device, name=self.name)
+        at.history.append(
+            {"epoch": at.epoch, "loss": mean, "validation_loss": found.loss, f"validation_{found.metric}": found.value}
+        )
+        if bar:
+            bar.set_postfix(loss=f"{mean:.3f}", **{found.metric: f"{found.value:.4g}"})
+        if at.best is None or (found.better, -found.loss) > (at.validation.better, -at.validation.loss):
+            at.best_epoch, at.best = at.epoch, dict(vars(found))
+            at.best_weights = self.ranks.weights(self.wrapped, self.module)
+
+    def _loss_of_all(self) -> float:
+        """The summed loss of the epoch over all ranks; from here on the first rank keeps it."""
+        total = float(self.ranks.sum(torch.tensor(self.at.loss, dtype=torch.float64, device=self.device)))
+        self.at.loss = total if self.ranks.first else 0.0
+        return total
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self.execution.checkpoint is None:
+            return
+        with self.clock.part("checkpoint"):
+            self._loss_of_all()
+            state = {
+                "weights": self.ranks.weights(self.wrapped, self.module),
+                "optimizer": self.ranks.optimizer_state(self.wrapped, self.optimizer),
+                "schedule": self.schedule.last_epoch,
+                "scaler": self.take_step.scaler.state_dict(),
+                "batches": self.batches.state(),
+                "progress": dict(vars(self.at)),
+            }
+            if self.ranks.first:
+                checkpoint.save(self.execution.checkpoint, self.fingerprint, state)
+
+    def _load(self, path: Path) -> None:
+        state = checkpoint.load(path, self.fingerprint)
+        if state is None:
+            return
+        self.ranks.load_weights(self.wrapped, self.module, state["weights"])
+        self.ranks.load_optimizer_state(self.wrapped, self.optimizer, state["optimizer"])
+        self.schedule.last_epoch = state["schedule"]
+        for group, factor in zip(self.optimizer.param_groups, self.schedule.lr_lambdas, strict=True):
+            group["lr"] = self.lr * factor(state["schedule"])
+        self.take_step.scaler.load_state_dict(state["scaler"])
+        self.batches.load_state(state["batches"])
+        self.at = _Progress(**state["progress"])
+        if not self.ranks.first:
+            self.at.loss = 0.0  # the saved one is the sum over all ranks
+
+    # -- the result ----------------------------------------------------------------------------------------------
+
+    def result(self) -> FitResult:
+        """What came of it."""
+        at, first = self.at, self.first_step
+        trained_s = self.clock.training()
+        later = at.samples - first[1] if first else 0
+        return FitResult(
+            recipe=self.recipe,
+            history=at.history,
+            best_epoch=at.best_epoch,
+            validation=at.validation,
+            train_flops=self.flops * at.samples,
+            hardware_flops=self.hardware_flops * at.samples,
+            samples=at.samples,
+            seconds=self.clock.seconds,
+            exact_seconds=self.clock.exact,
+            total_s=self.clock.total(),
+            first_step_s=first[0] if first else 0.0,
+            samples_per_s=later / (trained_s - first[0]) if first and later else None,
+            peak_memory_bytes=self.peak,
+            trace_table=self.trace.table if self.trace else "",
+        )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..datasets import Data
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = {"adamw": 3e-3, "sgd": 0.1}
+OPTIMIZERS = {"adamw": 3e-3, "sgd": 0.1, "lamb": 2e-2}
 """Optimizers and their default peak learning rates."""
 
 
@@ -89,7 +89,7 @@ def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., 
         click.option("--lr", type=positive, default=base.lr, show_default=bool(base.lr),
                      help=f"Peak learning rate.{lr}"),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default=base.optimizer, show_default=True,
-                     help="The optimizer; sgd has Nesterov momentum 0.9."),
+                     help="sgd has Nesterov momentum 0.9; lamb is for large batches."),
         click.option("--weight-decay", type=click.FloatRange(0), default=base.weight_decay, show_default=True,
                      help="Decay of weights; never of biases and norms."),
         click.option("--warmup", type=share, default=base.warmup, show_default=True,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..steps import StepRun
     from .loop import FitResult
 
+_PARTS = ("data", "forward", "backward", "communication", "optimizer", "validation", "checkpoint")
+
 
 def report(run: StepRun, module: nn.Module, data: Data, result: FitResult, test: Evaluation) -> None:
     """Record a finished training: the metric on ``test``, the compute spent, the speed, the recipe and the curve."""
@@ -21,7 +23,44 @@ def report(run: StepRun, module: nn.Module, data: Data, result: FitResult, test:
     run.put(test.metric, **test.quantity())
     run.put(f"validation_{test.metric}", **result.validation.quantity())
     run.put("best_epoch", result.best_epoch)
-    run.put("train_samples_per_s", result.samples_per_s, "1/s", how="measured")
+    _put_speed(run, data, result)
     run.details["recipe"] = dataclasses.asdict(result.recipe)
     run.details["history"] = result.history
     run.details["data"] = data.describe()
+
+
+def _put_speed(run: StepRun, data: Data, result: FitResult) -> None:
+    if result.samples_per_s is None:
+        run.unknown("train_samples_per_s", "fewer than two steps were taken in this process", "1/s")
+    else:
+        method = "without the first step, validation and checkpoints"
+        run.put("train_samples_per_s", result.samples_per_s, "1/s", how="measured", method=method)
+        if data.task == "language-modeling":
+            tokens = result.samples_per_s * data.sample_shape[0]
+            run.put("train_tokens_per_s", tokens, "1/s", how="measured", method=method)
+    if result.peak_memory_bytes is None:
+        run.unknown("train_peak_memory_bytes", "this system does not tell the peak of a process", "B")
+    else:
+        run.put("train_peak_memory_bytes", result.peak_memory_bytes, "B", how="measured")
+    run.put("train_total_s", result.total_s, "s", how="measured")
+    run.put("train_first_step_s", result.first_step_s, "s", how="measured")
+    if result.exact_seconds:
+        for part in _PARTS:
+            if part in result.seconds:
+                run.put(f"train_{part}_s", result.seconds[part], "s", how="measured")
+        run.put("train_other_s", result.total_s - sum(result.seconds.values()), "s", how="measured")
+
+
+def utilization(run: StepRun, result: FitResult, peak_flops: float, devices: int) -> None:
+    """Record MFU and HFU: the model's, and all computed, FLOPs per second as a share of ``devices * peak_flops``.
+
+    Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B; here attention counts as if it were not causal.
+    """
+    if result.samples_per_s is None:
+        for key in ("mfu", "hfu"):
+            run.unknown(key, "fewer than two steps were taken in this process")
+        return
+    for key, flops in (("mfu", result.train_flops), ("hfu", result.hardware_flops)):
+        rate = flops / result.samples * result.samples_per_s
+        method = f"{rate:.4g} FLOP/s of {devices} x {peak_flops:.4g} FLOP/s"
+        run.put(key, rate / (devices * peak_flops), how="measured", method=method)
