@@ -69,6 +69,6 @@ def train(
     training.report(run, module, dataset, result, test)
     run.put("file_bytes", target.stat().st_size, "B")
     if rate is not None:
-        training.utilization(run, result, rate, ranks.world)
+        training.utilization(run, result, rate)
     if how.trace:
         run.show(result.trace_table or f"no trace: fewer than {training.TRACED_STEPS} steps were taken")

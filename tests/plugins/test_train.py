@@ -104,6 +104,32 @@ def test_ctrl_c_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [p.name for p in Path().iterdir()] == ["m.pt"]
 
 
+def test_ranks_and_torchrun_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "torchrun --nproc-per-node 2 -m computekit" in _run("train --arch mlp --data digits --parallel ddp").output
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = _run("train --arch mlp --data digits")
+    assert (result.exit_code, "say how they share: --parallel ddp or fsdp" in result.output) == (1, True)
+
+
+def test_utilization_is_a_share_of_the_given_peak() -> None:
+    words = "train --arch gpt --arch-args dim=16,depth=2,heads=2 --data t.txt --epochs 1 --recompute -o m.pt"
+    Path("t.txt").write_bytes(b"abcd" * 4000)
+    assert _run(f"{words} --peak 1e12").exit_code == 0
+    quantities = records.load("m.pt.record.json").rows[0].quantities
+    rate, samples = quantities["train_samples_per_s"].value, records.load("m.pt.record.json").details["data"]["samples"]
+    per_sample = quantities["train_flops"].value / samples["train"]  # type: ignore[operator]
+    assert quantities["mfu"].value == pytest.approx(rate * per_sample / 1e12, rel=0.02)  # type: ignore[operator]
+    assert quantities["hfu"].value > quantities["mfu"].value  # type: ignore[operator]
+    assert "did you mean" in _run(f"{words} --peak H100-SXM5-80G").output
+    assert "is no rate" in _run(f"{words} --peak -1").output
+
+
+def test_profile_leaves_a_trace_beside_the_output() -> None:
+    result = _run("train --arch mlp --data digits --epochs 1 --profile -o m.pt")
+    assert result.exit_code == 0 and "aten::addmm" in result.output
+    assert "traceEvents" in json.loads(Path("m.pt.trace.json").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["digits", "mnist5k"])
 def test_resnet_reaches_97_percent_with_the_defaults(data: str) -> None:

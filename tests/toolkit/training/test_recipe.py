@@ -17,9 +17,10 @@ def test_defaults_suit_the_data() -> None:
     assert recipe.resolved(load_data("mnist5k")).augment == "shift"
     assert recipe.resolved(text).augment == "none"
     assert recipe.resolved(text).batch_size < recipe.resolved(load_data("digits")).batch_size
-    assert training.Recipe(epochs=3, lr=0.5, batch_size=7, augment="none").resolved(text) == training.Recipe(
-        epochs=3, lr=0.5, batch_size=7, augment="none"
-    )
+    assert recipe.resolved(text).weight_decay == 0.05
+    assert training.Recipe(optimizer="sgd").resolved(text).weight_decay == 5e-4
+    given = training.Recipe(epochs=3, lr=0.5, batch_size=7, augment="none", weight_decay=0.0)
+    assert given.resolved(text) == given
 
 
 @pytest.mark.parametrize("words", [[], ["--epochs", "2", "--lr", "0.5", "--optimizer", "sgd", "--precision", "bf16"]])

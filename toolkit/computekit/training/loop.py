@@ -70,6 +70,7 @@ class FitResult:
     first_step_s: float
     samples_per_s: float | None
     peak_memory_bytes: int | None
+    ranks: int
     trace_table: str = ""
 
 
@@ -160,7 +161,7 @@ class _Training:
         ranks: Ranks,
         name: str,
     ) -> None:
-        assert recipe.epochs and recipe.batch_size and recipe.lr
+        assert recipe.epochs and recipe.batch_size and recipe.lr and recipe.weight_decay is not None
         self.module, self.data, self.recipe, self.device, self.name = module, data, recipe, device, name
         self.execution, self.ranks = execution, ranks
         self.epochs, self.lr = recipe.epochs, recipe.lr
@@ -349,5 +350,6 @@ class _Training:
             first_step_s=first[0] if first else 0.0,
             samples_per_s=later / (trained_s - first[0]) if first and later else None,
             peak_memory_bytes=self.peak,
+            ranks=self.ranks.world,
             trace_table=self.trace.table if self.trace else "",
         )

@@ -20,9 +20,6 @@ def optimizer_for(module: nn.Module, name: str, lr: float, weight_decay: float) 
     ]
     groups = [group for group in groups if group["params"]]
     if name == "sgd":
-        # torch's SGD adds the decay to the gradient, where 1e-2 of what suits a decoupled decay is customary
-        for group in groups:
-            group["weight_decay"] = weight_decay / 100
         return torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True)
     if name == "lamb":
         return Lamb(groups, lr=lr)

@@ -51,7 +51,8 @@ class Ranks:
         if self.kind == "ddp":
             parallel = DistributedDataParallel(module, device_ids=[device.index] if device.type == "cuda" else None)
             if device.type == "cpu":
-                parallel.register_comm_hook(None, self._exchange)
+                # a lambda, because torch refuses hooks whose annotations are strings
+                parallel.register_comm_hook(None, lambda _state, bucket: self._exchange(bucket))
             return parallel
         if self.kind == "fsdp":
             module = copy.deepcopy(module)
@@ -78,7 +79,7 @@ class Ranks:
         else:
             yield
 
-    def _exchange(self, _state: None, bucket: Any) -> torch.futures.Future[Tensor]:
+    def _exchange(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average a bucket of gradients over the ranks, as DDP does without a hook, and note when."""
         self._gradients_ready = time.perf_counter()
         work = dist.all_reduce(bucket.buffer().div_(self.world), async_op=True)
@@ -91,19 +92,16 @@ class Ranks:
         exchanged: torch.futures.Future[Tensor] = work.get_future().then(done)
         return exchanged
 
-    def waited_s(self) -> float:
+    def waited_s(self) -> float | None:
         """Seconds that the last backward pass waited for gradients after it had computed its last bucket.
 
-        Known for DDP on the CPU only; what overlaps with the backward pass does not count.
+        Known for DDP on the CPU only, else None; what overlaps with the backward pass does not count.
         """
+        if not self._gradients_ready:
+            return None
         waited = max(0.0, self._gradients_exchanged - self._gradients_ready)
         self._gradients_ready = self._gradients_exchanged = 0.0
         return waited
-
-    @property
-    def knows_waiting(self) -> bool:
-        """Whether `waited_s` tells all of it."""
-        return self.world == 1 or (self.kind == "ddp" and dist.get_backend() == "gloo")
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum of ``value`` over all ranks."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..datasets import Data
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-OPTIMIZERS = {"adamw": 3e-3, "sgd": 0.1, "lamb": 2e-2}
-"""Optimizers and their default peak learning rates."""
+OPTIMIZERS = {"adamw": (3e-3, 0.05), "sgd": (0.1, 5e-4), "lamb": (2e-2, 0.05)}
+"""Optimizers, each with its default peak learning rate and weight decay (coupled with the gradient in SGD)."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Recipe:
     lr: float | None = None
     batch_size: int | None = None
     optimizer: str = "adamw"
-    weight_decay: float = 0.05
+    weight_decay: float | None = None
     warmup: float = 0.1
     clip: float = 1.0
     precision: str = "fp32"
@@ -43,12 +43,14 @@ class Recipe:
     def resolved(self, data: Data) -> Recipe:
         """A copy without any ``None``."""
         large_images = len(data.sample_shape) == 3 and min(data.sample_shape[1:]) >= 16
+        lr, weight_decay = OPTIMIZERS[self.optimizer]
         text = data.task == "language-modeling"
         return dataclasses.replace(
             self,
             epochs=self.epochs or (3 if text else 15),
             batch_size=self.batch_size or (8 if text else 64),
-            lr=self.lr or OPTIMIZERS[self.optimizer],
+            lr=self.lr or lr,
+            weight_decay=weight_decay if self.weight_decay is None else self.weight_decay,
             augment=self.augment or ("shift" if large_images else "none"),
         )
 
@@ -75,7 +77,8 @@ def recipe_options(**defaults: Any) -> Callable[[Callable[..., Any]], Callable[.
 
 
 def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    rates = ", ".join(f"{rate:g} for {name}" for name, rate in OPTIMIZERS.items())
+    rates = ", ".join(f"{name} {rate:g}" for name, (rate, _) in OPTIMIZERS.items())
+    decays = ", ".join(f"{name} {decay:g}" for name, (_, decay) in OPTIMIZERS.items())
     epochs = "" if base.epochs else "  [default: 15, 3 for text]"
     batch_size = "" if base.batch_size else "  [default: 64, 8 for text]"
     lr = "" if base.lr else f"  [default: {rates}]"
@@ -90,8 +93,8 @@ def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., 
                      help=f"Peak learning rate.{lr}"),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default=base.optimizer, show_default=True,
                      help="sgd has Nesterov momentum 0.9; lamb is for large batches."),
-        click.option("--weight-decay", type=click.FloatRange(0), default=base.weight_decay, show_default=True,
-                     help="Decay of weights; never of biases and norms."),
+        click.option("--weight-decay", type=click.FloatRange(0), default=base.weight_decay,
+                     help=f"Decay of weights; never of biases and norms.  [default: {decays}]"),
         click.option("--warmup", type=share, default=base.warmup, show_default=True,
                      help="Fraction of all steps in which the learning rate rises."),
         click.option("--clip", type=click.FloatRange(0), default=base.clip, show_default=True,

@@ -48,11 +48,13 @@ def _put_speed(run: StepRun, data: Data, result: FitResult) -> None:
         for part in _PARTS:
             if part in result.seconds:
                 run.put(f"train_{part}_s", result.seconds[part], "s", how="measured")
+        if result.ranks > 1 and "communication" not in result.seconds:
+            run.unknown("train_communication_s", "it overlaps with computing, or waits on the device's queue", "s")
         run.put("train_other_s", result.total_s - sum(result.seconds.values()), "s", how="measured")
 
 
-def utilization(run: StepRun, result: FitResult, peak_flops: float, devices: int) -> None:
-    """Record MFU and HFU: the model's, and all computed, FLOPs per second as a share of ``devices * peak_flops``.
+def utilization(run: StepRun, result: FitResult, peak_flops: float) -> None:
+    """Record MFU and HFU: the model's, and all computed, FLOPs per second as a share of ``ranks * peak_flops``.
 
     Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B; here attention counts as if it were not causal.
     """
@@ -62,5 +64,5 @@ def utilization(run: StepRun, result: FitResult, peak_flops: float, devices: int
         return
     for key, flops in (("mfu", result.train_flops), ("hfu", result.hardware_flops)):
         rate = flops / result.samples * result.samples_per_s
-        method = f"{rate:.4g} FLOP/s of {devices} x {peak_flops:.4g} FLOP/s"
-        run.put(key, rate / (devices * peak_flops), how="measured", method=method)
+        method = f"{rate:.4g} FLOP/s of {result.ranks} x {peak_flops:.4g} FLOP/s"
+        run.put(key, rate / (result.ranks * peak_flops), how="measured", method=method)

@@ -96,8 +96,9 @@ class Step:
         with self.clock.part("backward"):
             torch.autograd.backward(self.scaler.scale(value * weight))
         waited = self.ranks.waited_s()
-        self.clock.add("communication", waited)
-        self.clock.add("backward", -waited)
+        if waited is not None:
+            self.clock.add("communication", waited)
+            self.clock.add("backward", -waited)
         return value.detach()
 
 
