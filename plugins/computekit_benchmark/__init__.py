@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import computekit
 
-from .cli import benchmark, models
-
 
 @computekit.hookimpl
 def computekit_commands() -> list[computekit.Command]:
-    return [computekit.Command(benchmark)]
+    summary = "Measure models and say which is faster."
+    return [computekit.Command(computekit.LazyCommand("benchmark", f"{__name__}.cli:benchmark", summary))]
 
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
+    summary = "Measure models side by side, in fresh processes."
+    models = computekit.LazyCommand("models", f"{__name__}.cli:models", summary)
     return [
         computekit.Step(
             "benchmark", models, takes="models", gives="record", exclusive=True, words=("benchmark", "models")

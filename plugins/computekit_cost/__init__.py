@@ -7,15 +7,14 @@ import computekit
 
 @computekit.hookimpl
 def computekit_commands() -> list[computekit.Command]:
-    from .cli import cost
-
+    summary = "Price models and runs: money, energy and carbon from records and dated list prices."
+    cost = computekit.LazyCommand("cost", f"{__name__}.cli:cost", summary)
     return [computekit.Command(cost)]
 
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
-    from .price import price
-
+    price = computekit.LazyCommand("price", f"{__name__}.price:price", "Price the models of records.")
     return [computekit.Step("cost", price, takes="records", gives="record", words=("cost", "price"))]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import computekit
 
-from .command import distill
-
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
+    summary = "Train a small student to imitate a teacher."
+    distill = computekit.LazyCommand("distill", f"{__name__}.command:distill", summary)
     return [computekit.Step("distill", distill, takes="model", gives="model")]
 
 

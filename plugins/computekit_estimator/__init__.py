@@ -7,15 +7,14 @@ import computekit
 
 @computekit.hookimpl
 def computekit_commands() -> list[computekit.Command]:
-    from .cli import estimator
-
+    summary = "Estimate what a model costs to train and to serve, before anything runs."
+    estimator = computekit.LazyCommand("estimator", f"{__name__}.cli:estimator", summary)
     return [computekit.Command(estimator)]
 
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
-    from .count import count
-
+    count = computekit.LazyCommand("count", f"{__name__}.count:count", "Count parameters, FLOPs and bytes of a model.")
     return [computekit.Step("estimator", count, takes="model", gives="record", words=("estimator", "count"))]
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import click
 
+from computekit import LazyCommand
 from computekit.cli import DefaultGroup
 
-from .count import count
+_COMMANDS = {
+    "count": ("count", "Count parameters, FLOPs and bytes of a model: a file, an architecture or dimensions."),
+    "train": ("train", "Estimate time, memory, energy and GPU hours of training."),
+    "infer": ("serve", "Estimate prefill and decode latency, throughput and memory of serving."),
+    "plan": ("planning", "Find the fastest or cheapest parallel layout that fits in memory."),
+    "scaling": ("scale", "Split a compute budget between parameters and tokens."),
+    "validate": ("validate", "Recompute every published run and print its error."),
+    "calibrate": ("calibrate", "Fit two or three constants to measured runs of your own."),
+}
+"""Module and summary of each subcommand; what needs numpy is imported when it is asked for."""
 
-_LAZY = {
-    "train": "train:train", "infer": "serve:infer", "plan": "planning:plan", "scaling": "scale:scaling",
-    "validate": "validate:validate", "calibrate": "calibrate:calibrate",
-}  # fmt: skip
-"""Subcommands that bring numpy, imported when one is asked for."""
 
-
-@click.group(cls=DefaultGroup, default="count", lazy={name: f"{__package__}.{place}" for name, place in _LAZY.items()})
+@click.group(cls=DefaultGroup, default="count")
 def estimator() -> None:
     """Estimate what a model costs to train and to serve, before anything runs.
 
@@ -26,4 +30,5 @@ def estimator() -> None:
     """
 
 
-estimator.add_command(count)
+for _name, (_module, _summary) in _COMMANDS.items():
+    estimator.add_command(LazyCommand(_name, f"{__package__}.{_module}:{_name}", _summary))

@@ -22,8 +22,8 @@ def computekit_addhooks(manager: pluggy.PluginManager) -> None:
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
-    from .command import prune
-
+    summary = "Remove the least important channels and neurons for good, then fine-tune what is left."
+    prune = computekit.LazyCommand("prune", f"{__name__}.command:prune", summary)
     return [computekit.Step("prune", prune, takes="model", gives="model")]
 
 

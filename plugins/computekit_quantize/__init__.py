@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import computekit
 
 from . import schemes
-from .command import quantize
 from .schemes import Scheme
 
 if TYPE_CHECKING:
     import pluggy
 
-__all__ = ["Scheme", "quantize"]
+__all__ = ["Scheme"]
 
 
 @computekit.hookimpl
@@ -28,6 +27,8 @@ def computekit_quantization_schemes() -> list[Scheme]:
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
+    summary = "Store the weights of a model file in fewer bits."
+    quantize = computekit.LazyCommand("quantize", f"{__name__}.command:quantize", summary)
     return [computekit.Step("quantize", quantize, takes="model", gives="model")]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import computekit
 
-from .command import train
-
 
 @computekit.hookimpl
 def computekit_steps() -> list[computekit.Step]:
+    summary = "Train a model on a data set and keep the weights of the best epoch."
+    train = computekit.LazyCommand("train", f"{__name__}.command:train", summary)
     return [computekit.Step("train", train, takes="nothing", gives="model")]
 
 

@@ -171,15 +171,26 @@ def test_default_group_runs_its_default_command() -> None:
     assert "Commands:" in run("estimate", "--help", command=group)[1]
 
 
-def test_a_lazy_subcommand_is_imported_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazy_command_is_imported_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("late_module")
-    module.late = click.Command("late", help="Late.", callback=lambda: click.echo("late"))  # type: ignore[attr-defined]
-    group = DefaultGroup("early", default="now", lazy={"late": "late_module:late"})
+    module.late = click.Command("late", help="All of it.", callback=lambda: click.echo("late"))  # type: ignore[attr-defined]
+    lazy = computekit.LazyCommand("late", "late_module:late", "Late.")
+    group = DefaultGroup("early", default="now")
+    group.add_command(lazy)
     group.add_command(click.Command("now", callback=lambda: click.echo("now")))
-    assert run("early", "now", command=group) == (0, "now\n", "")  # late_module does not exist yet
+    assert "late  Late." in run("early", "--help", command=group)[1]  # late_module does not exist yet
+    assert run("early", "now", command=group) == (0, "now\n", "")
+    assert "  late " in run("--help", command=lazy)[1]
+    missing = "Error: command 'late' cannot be loaded from late_module:late (ModuleNotFoundError: "
+    for words, command in ((["late"], lazy), (["early", "late"], group)):
+        code, out, err = run(*words, command=command)
+        assert (code, out) == (1, "")
+        assert err.startswith(missing)
+        assert err.count("\n") == 1
     monkeypatch.setitem(sys.modules, "late_module", module)
+    assert run("late", command=lazy) == (0, "late\n", "")
     assert run("early", "late", command=group) == (0, "late\n", "")
-    assert "late  Late." in run("early", "--help", command=group)[1]
+    assert "All of it." in run("late", "--help", command=lazy)[1]
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_step_of_several_words_lives_in_its_plugins_group() -> None:
 def test_a_step_whose_words_lead_nowhere_is_refused(words: tuple[str, ...]) -> None:
     bad = computekit.Step("bench", command("models"), takes="models", gives="record", words=words)
     registry = Host.of(("p", plugin(steps=[bad])), strict=False)
-    assert registry.steps == {}
+    assert "bench" not in registry.steps
     assert f"no command 'computekit {' '.join(words)}'" in registry.failures[0].reason
 
 
@@ -102,7 +102,7 @@ def test_strict_raises_instead_of_noting() -> None:
 )
 def test_what_a_hook_returns_is_checked(result: object, complaint: str) -> None:
     registry = Host.of(("bad", plugin(steps=result)), ("good", plugin(steps=[step("good")])), strict=False)
-    assert set(registry.steps) == {"good"}
+    assert set(registry.steps) == {"good", *Host.of().steps}
     assert complaint in registry.failures[0].reason
 
 
@@ -151,7 +151,7 @@ def test_unknown_architecture_names_the_nearest() -> None:
 
 
 def test_a_hook_that_returns_nothing_contributes_nothing() -> None:
-    assert dict(Host.of(("p", plugin(steps=lambda: None))).steps) == {}
+    assert dict(Host.of(("p", plugin(steps=lambda: None))).steps).keys() == Host.of().steps.keys()
 
 
 def test_an_object_that_cannot_be_hashed_is_no_plugin() -> None:

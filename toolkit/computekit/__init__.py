@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors, hookspecs, options
 from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
 from .hookspecs import hookimpl, hookspec, implements
-from .verbs import API_VERSION, Command, Step
+from .verbs import API_VERSION, Command, LazyCommand, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
@@ -91,6 +91,7 @@ __all__ = [
     "Dataset",
     "FileProblem",
     "Hardware",
+    "LazyCommand",
     "MissingExtra",
     "ModelFile",
     "ModelFormat",

@@ -5,29 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .hookspecs import hookimpl
-from .verbs import Command, Step
+from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
 
 
+_COMMANDS = {
+    "completion": "Print the script that gives a shell completion.",
+    "doctor": "Show versions, devices, extras and plugins, and how to mend what is missing.",
+    "inspect": "Say what a model file holds, and what a pickle would run.",
+    "plugins": "List the plugins and what they bring; make a new one.",
+    "report": "Write one self-contained HTML page: the table, charts, and where each number comes from.",
+    "table": "Put records side by side, with intervals, best values and Pareto-optimal rows.",
+}
+_STEPS = {
+    "convert": "Write a model file as another kind.",
+    "dequantize": "Turn the compressed weights of a model file back into floats.",
+}
+
+
+def _lazy(name: str, summary: str) -> LazyCommand:
+    return LazyCommand(name, f"{__package__}.commands.{name}:{name}", summary)
+
+
 @hookimpl
 def computekit_commands() -> list[Command]:
-    from .commands import completion, doctor, inspect, plugins, report, table
-
-    commands = (completion.completion, doctor.doctor, inspect.inspect, plugins.plugins, report.report, table.table)
-    return [Command(command) for command in commands]
+    return [Command(_lazy(name, summary)) for name, summary in _COMMANDS.items()]
 
 
 @hookimpl
 def computekit_steps() -> list[Step]:
-    from .commands.convert import convert
-    from .commands.dequantize import dequantize
-
-    return [
-        Step("convert", convert, takes="model", gives="model"),
-        Step("dequantize", dequantize, takes="model", gives="model"),
-    ]
+    return [Step(name, _lazy(name, summary), takes="model", gives="model") for name, summary in _STEPS.items()]
 
 
 @hookimpl

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from . import __version__, host, options
 from .errors import ComputekitError, PluginNotLoaded, UnknownName, nearest
+from .verbs import loaded
 
 
 class DefaultGroup(click.Group):
     """A group in which ``computekit GROUP FILE...`` means ``computekit GROUP DEFAULT FILE...``.
 
-    ``lazy`` maps names of subcommands to the ``module:attribute`` that is imported when the subcommand is asked for,
-    so that what it needs does not slow down every start.
+    Its subcommands may be `LazyCommand` ones.
     """
 
-    def __init__(self, *args: Any, default: str, lazy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.default = default
-        self.lazy = dict(lazy or {})
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self.commands, *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.lazy and cmd_name not in self.commands:
-            module, _, attribute = self.lazy[cmd_name].partition(":")
-            self.add_command(getattr(importlib.import_module(module), attribute), cmd_name)
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        return loaded(command) if command else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *self.lazy, *self.get_help_option_names(ctx)}
-        if args and args[0] not in known:
+        if args and args[0] not in self.commands and args[0] not in self.get_help_option_names(ctx):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands), default=0)
+        rows = [(name, self.commands[name].get_short_help_str(limit)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class RootGroup(click.Group):
@@ -52,7 +50,7 @@ class RootGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         registry = host.current()
         if cmd_name in registry.commands:
-            return registry.commands[cmd_name].command
+            return loaded(registry.commands[cmd_name].command)
         for failure in [*registry.failures, *registry.skipped]:
             if failure.name == cmd_name and not failure.loaded and not ctx.resilient_parsing:
                 raise PluginNotLoaded(cmd_name, failure.distribution, failure.version, failure.reason)

@@ -84,6 +84,18 @@ class PluginNotLoaded(ComputekitError):
         )
 
 
+class CommandNotLoaded(ComputekitError):
+    """A command whose own module fails to import."""
+
+    def __init__(self, command: str, place: str, error: Exception) -> None:
+        super().__init__(command, place, error)
+        self.command, self.place, self.error = command, place, error
+
+    def __str__(self) -> str:
+        reason = f"{type(self.error).__name__}: {self.error}"
+        return f"command {self.command!r} cannot be loaded from {self.place} ({reason}); --debug shows where"
+
+
 class CatalogRowRefused(ComputekitError):
     """A hardware or price row that breaks a rule of the catalog."""
 

@@ -22,7 +22,7 @@ import pluggy
 from . import hookspecs, loading
 from .errors import UnknownName, nearest
 from .loading import FIRST_PARTY, Failure, LoadedPlugin, PluginRefused, Policy
-from .verbs import Command, Step
+from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
@@ -217,8 +217,22 @@ class Host:
             command = commands[step.argv[0]] = Command(step.command)
             self._origins[id(command)] = self._origins[id(step)]
         else:
-            _check_words(step, commands)
+            self._check_words(step, commands)
         steps[step.name] = step
+
+    def _check_words(self, step: Step, commands: Contributions[Command]) -> None:
+        """A step of several words must be reachable by them; what is lazy is not imported to find out."""
+        root = commands.get(step.argv[0])
+        if root is not None and self.owner(root) is self.owner(step):
+            found: click.Command | None = root.command
+            for word in step.argv[1:]:
+                if isinstance(found, LazyCommand):
+                    return
+                found = found.commands.get(word) if isinstance(found, click.Group) else None
+            if found is step.command:
+                return
+        words = " ".join(step.argv)
+        raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {words}' of this plugin")
 
     def _add(self, items: Contributions[T], name: str, item: T, what: str) -> None:
         with self._guarded(*self._origins[id(item)][:3], during=what):
@@ -365,14 +379,3 @@ def _check_verb(item: Command | Step) -> None:
         ):
             if value not in legal:
                 raise PluginRefused(f"step {item.name!r}: {field} is {value!r}, not one of {', '.join(legal)}")
-
-
-def _check_words(step: Step, commands: dict[str, Command]) -> None:
-    """A step of several words must be reachable by them."""
-    words = list(step.argv)
-    root = commands.get(words[0])
-    found = root.command if root else None
-    for word in words[1:]:
-        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
-    if found is not step.command:
-        raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {' '.join(words)}' of this plugin")

@@ -19,6 +19,7 @@ import click
 from . import devices, files, host, loading, records, tables
 from .errors import FileProblem
 from .records import FileRef, Lineage, Quantity, Record, Row
+from .verbs import loaded
 
 if TYPE_CHECKING:
     import torch
@@ -230,8 +231,12 @@ class StepRun:
 def _step_of(ctx: click.Context) -> str:
     """The step that the running command belongs to."""
     words = tuple(ctx.command_path.split()[1:])
-    for step in host.current().steps.values():
-        if step.argv == words or step.command is ctx.command:
+    steps = host.current().steps.values()
+    for step in steps:
+        if step.argv == words:
+            return step.name
+    for step in steps:
+        if loaded(step.command) is ctx.command:
             return step.name
     return " ".join(words) or (ctx.command.name or "step")
 
@@ -263,13 +268,13 @@ def _plugins(step: str) -> list[records.Plugin]:
     registry = host.current()
     registry.takes_part(registry.steps.get(step))
     plugins = []
-    for _, loaded in sorted(registry.taking_part.items()):
-        source = loading.source_folder(loaded.plugin)
+    for _, plugin in sorted(registry.taking_part.items()):
+        source = loading.source_folder(plugin.plugin)
         plugins.append(
             records.Plugin(
-                name=loaded.name,
-                distribution=loaded.distribution,
-                version=loaded.version,
+                name=plugin.name,
+                distribution=plugin.distribution,
+                version=plugin.version,
                 sha256=files.sha256(source) if source else None,
             )
         )

@@ -35,7 +35,7 @@ from . import devices, files, host, loading, records
 from .cli import main
 from .host import Host
 from .loading import Policy
-from .verbs import Command, Step
+from .verbs import Command, LazyCommand, Step, loaded
 
 if TYPE_CHECKING:
     from .contracts import Hardware, Price
@@ -181,7 +181,11 @@ class PluginContract:
     # -- what it contributes ---------------------------------------------------------------------------------------
 
     def test_command_is_documented(self, command: Command) -> None:
-        for path, each in _tree(command.name, command.command):
+        tree = dict(_tree(command.name, command.command))
+        if isinstance(command.command, LazyCommand):
+            assert tree[command.name].name == command.name, "a LazyCommand has the name of the command it stands for"
+            assert command.command.short_help, "a LazyCommand needs a summary"
+        for path, each in tree.items():
             if isinstance(each, click.Group):
                 continue
             assert each.help, f"computekit {path} has no description"
@@ -327,6 +331,10 @@ class PluginContract:
             _one_line(run_command(*step.argv, *words, "-o", "result"), name)
             assert not Path("result").exists()
 
+    def test_step_is_the_command_that_its_words_lead_to(self, step: Step) -> None:
+        root = host.current().commands[step.argv[0]]
+        assert dict(_tree(root.name, root.command)).get(" ".join(step.argv)) is loaded(step.command)
+
     def test_step_refuses_unknown_options(self, step: Step) -> None:
         outcome = run_command(*step.argv, "--no-such-option")
         assert (outcome.exit_code, outcome.stdout) == (2, "")
@@ -373,10 +381,8 @@ def _record(model: Path) -> Path:
 
 
 def _tree(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    command = loaded(command)
     yield path, command
-    if isinstance(command, click.Group):
-        ctx = click.Context(command)
-        for name in command.list_commands(ctx):
-            child = command.get_command(ctx, name)
-            if child is not None:
-                yield from _tree(f"{path} {name}", child)
+    children = command.commands if isinstance(command, click.Group) else {}
+    for name, child in children.items():
+        yield from _tree(f"{path} {name}", child)

@@ -5,13 +5,42 @@ Apart from the other contracts because every start of ``computekit`` needs these
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Literal
 
 import click
 
+from .errors import CommandNotLoaded
+
 API_VERSION = 1
 """Version of the plugin interface; it grows when a hook or a contract changes. Plugins may declare a range."""
+
+
+class LazyCommand(click.Command):
+    """A command whose module is imported when it runs, or shows its own help.
+
+    ``place`` is its ``module:attribute``; ``summary`` is its line in the lists of commands. Every start of
+    ``computekit`` imports all plugins, so one that is more than a small module should put its commands this way.
+    """
+
+    def __init__(self, name: str, place: str, summary: str) -> None:
+        super().__init__(name, short_help=summary)
+        self.place = place
+
+
+def loaded(command: click.Command) -> click.Command:
+    """The command itself where ``command`` is a `LazyCommand`; raises CommandNotLoaded if that fails."""
+    if not isinstance(command, LazyCommand):
+        return command
+    module, _, attribute = command.place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise CommandNotLoaded(command.name or "", command.place, error) from error
+    if not isinstance(found, click.Command):
+        raise CommandNotLoaded(command.name or "", command.place, TypeError("not a click command"))
+    return found
 
 
 @dataclass(frozen=True)

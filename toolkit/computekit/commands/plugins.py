@@ -111,7 +111,7 @@ def _step(step: verbs.Step, registry: host.Host) -> dict[str, Any]:
         "exclusive": step.exclusive,
         "summary": step.command.get_short_help_str(limit=200),
         "version": f"{owner.distribution} {owner.version}" if owner else "",
-        "options": [_option(p) for p in step.command.params if isinstance(p, click.Option)],
+        "options": [_option(p) for p in verbs.loaded(step.command).params if isinstance(p, click.Option)],
     }
 
 
