@@ -84,8 +84,9 @@ def prune(
     from computekit import models
     from computekit.models.examples import example_inputs
 
-    from .pruning import Settings, prune_to_flops
     from .pruning import prune as prune_module
+    from .pruning import prune_to_flops
+    from .removal import Settings
 
     if ratio is not None and target_flops is not None:
         raise click.UsageError("give --ratio or --target-flops, not both")

@@ -28,10 +28,16 @@ _ATTENTION_OPERATIONS = ("ScaledDotProduct", "Softmax", "Bmm")
 
 @dataclass(frozen=True)
 class Member:
-    """One layer of a coupled group: weights (n, ...) that belong to channels ``roots`` (n,) of the group."""
+    """One layer of a coupled group, which ``makes`` the channels or reads them.
 
-    weights: Tensor
+    Its channels ``places`` (n,) belong to the channels ``roots`` (n,) of the group; ``weights`` (n, ...) are theirs.
+    """
+
+    layer: str
+    makes: bool
+    places: Tensor
     roots: Tensor
+    weights: Tensor
 
 
 @dataclass
@@ -39,7 +45,8 @@ class Coupled:
     """Channels that can only be removed together, in every layer of the group.
 
     The channels lie in ``blocks`` equal consecutive blocks (attention heads, groups of a convolution) that must stay
-    equally large; with ``alike``, the same places must go in each block.
+    equally large; with ``alike``, the same places must go in each block. Where ``exact``, removing channels is the same
+    as reading zeros from them; it is not where a norm or a softmax looks at all channels together.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Coupled:
     remove: Callable[[list[int]], None]
     blocks: int = 1
     alike: bool = False
+    exact: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Structure:
     kept: list[Kept] = field(default_factory=list)
 
 
-def analyse(module: nn.Module, inputs: tuple[Any, ...], keep_attention: bool = False) -> Structure:
+def analyse(module: nn.Module, inputs: tuple[Any, ...]) -> Structure:
     """The coupled channels of ``module``, found by running it once on ``inputs``.
 
     Kept whole are outputs, embeddings and everything that a residual path ties to them, parameters that no layer owns,
@@ -91,23 +99,22 @@ def analyse(module: nn.Module, inputs: tuple[Any, ...], keep_attention: bool = F
     except Exception as error:  # running the user's own code, and torch-pruning's assertions about it
         first_line = (str(error).splitlines() or [""])[0]
         raise ComputekitError(f"the model's layers cannot be traced: {type(error).__name__}: {first_line}") from error
-    owners = {layer: name for name, layer in module.named_modules()}
+    names = {layer: name for name, layer in module.named_modules()}
     tied = _tied_layers(module)
     structure = Structure()
     for group in groups:
-        root = owners[group[0].dep.target.module]
+        root = names[group[0].dep.target.module]
         channels = len(group[0].idxs)
+        coupled = Coupled(root, channels, [], group.prune)
         reason = _why_kept(group, graph, tied)
-        if reason:
-            structure.kept.append(Kept(root, channels, reason))
-            continue
-        coupled = Coupled(root, channels, _members(group, graph), group.prune)
-        reason = _set_blocks(coupled, group, graph, module, owners, keep_attention)
+        reason = (
+            reason or _set_members(coupled, group, graph, names) or _set_blocks(coupled, group, graph, module, names)
+        )
         if reason:
             structure.kept.append(Kept(root, channels, reason))
         else:
             structure.groups.append(coupled)
-    position = {name: place for place, name in enumerate(owners.values())}
+    position = {name: place for place, name in enumerate(names.values())}
     structure.groups.sort(key=lambda group: position[group.name])
     return structure
 
@@ -132,32 +139,31 @@ def _why_kept(group: Any, graph: Any, tied: set[nn.Module]) -> str:
     return ""
 
 
-def _set_blocks(
-    coupled: Coupled, group: Any, graph: Any, module: nn.Module, owners: dict[nn.Module, str], keep_attention: bool
-) -> str:
-    """Set ``blocks`` and ``alike``; returns why the group must be kept, or an empty string."""
+def _set_blocks(coupled: Coupled, group: Any, graph: Any, module: nn.Module, names: dict[nn.Module, str]) -> str:
+    """Set ``blocks``, ``alike`` and ``exact``; returns why the group must be kept, or an empty string."""
     blocks = {1}
     for dependency, _ in group:
         layer = dependency.target.module
         if isinstance(layer, nn.modules.conv._ConvNd) and layer.groups > 1 and layer.groups != layer.in_channels:
             blocks.add(layer.groups)
-            coupled.alike = True
+            coupled.alike, coupled.exact = True, False
         if isinstance(layer, nn.GroupNorm):
             blocks.add(layer.num_groups)
+        if isinstance(layer, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)):
+            coupled.exact = False
     if any(operation in d.target.name for d, _ in group for operation in _ATTENTION_OPERATIONS):
         makers = [d.target.module for d, _ in group
                   if isinstance(d.target.module, nn.Linear) and graph.is_out_channel_pruning_fn(d.handler)]  # fmt: skip
-        parents = {owners[layer].rpartition(".")[0] for layer in makers}
+        parents = {names[layer].rpartition(".")[0] for layer in makers}
         sizes = {layer.out_features for layer in makers}
         heads = _heads(module.get_submodule(parents.pop())) if len(parents) == 1 else None
-        if keep_attention or heads is None or len(makers) < 3 or len(sizes) > 1:
-            return "attention whose code fixes the size of its heads"
+        if heads is None or len(makers) < 3 or len(sizes) > 1:
+            return "attention without a layer each for q, k and v, or whose heads are not known"
         blocks.add(heads)
+        coupled.exact = False
     coupled.blocks = max(blocks)
     if any(coupled.blocks % other for other in blocks) or coupled.channels % coupled.blocks:
         return "its groups do not fit into each other"
-    if coupled.blocks > 1 and any(len(member.roots) != coupled.channels for member in coupled.members):
-        return "its groups are read in another order"
     return ""
 
 
@@ -169,16 +175,18 @@ def _heads(parent: nn.Module) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _members(group: Any, graph: Any) -> list[Member]:
-    """The weights of a group's linear layers and convolutions, by channel."""
-    members = []
+def _set_members(coupled: Coupled, group: Any, graph: Any, names: dict[nn.Module, str]) -> str:
+    """Set ``members``, the group's linear layers and convolutions; returns why they cannot be followed, or nothing."""
     for item in group:
         layer = item.dep.target.module
-        if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd)):
-            makes = graph.is_out_channel_pruning_fn(item.dep.handler)
-            weights = _by_channel(layer, makes)[torch.tensor(item.idxs)]
-            members.append(Member(weights, torch.tensor(item.root_idxs)))
-    return members
+        if not isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd)):
+            continue
+        makes = graph.is_out_channel_pruning_fn(item.dep.handler)
+        weights, places = _by_channel(layer, makes), torch.tensor(item.idxs)
+        if int(places.max()) >= len(weights):
+            return f"{names[layer]} reads its channels rearranged"
+        coupled.members.append(Member(names[layer], makes, places, torch.tensor(item.root_idxs), weights[places]))
+    return ""
 
 
 def _by_channel(layer: nn.Linear | nn.modules.conv._ConvNd, makes: bool) -> Tensor:

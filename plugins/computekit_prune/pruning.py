@@ -1,20 +1,19 @@
-"""Pruning a module: analyse, rank, remove, and check that what is left runs and can be rebuilt."""
+"""Pruning a module: try, see that what is left computes what it should, and that it can be rebuilt."""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from computekit import ComputekitError, flops, models
 from computekit.models.shapes import shrink
 
-from . import selection
-from .coupling import Kept, analyse
-from .criteria import Criterion
+from .coupling import Coupled, Kept
+from .removal import Attempt, Settings, attempt, outputs, without_reading
 
 _STEPS = 64
 """Ratios that `prune_to_flops` tries lie this many to one apart."""
@@ -45,16 +44,6 @@ class TargetOutOfReach(ComputekitError):
         )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to prune: the share of channels to remove, how it is spread, and what is left of each layer."""
-
-    ratio: float
-    scope: Literal["uniform", "global"]
-    criterion: Criterion
-    round_to: int = 1
-
-
 @dataclass
 class Pruned:
     """A pruned module; ``layers`` maps the first layer of each group to its channels before and after."""
@@ -67,30 +56,97 @@ class Pruned:
 def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], settings: Settings) -> Pruned:
     """A pruned copy of ``module``; ``inputs`` are the positional arguments of one forward call.
 
-    Attention whose code fixes the size of its heads is left whole.
+    A layer whose channels cannot go, because the code fixes their number or mixes up their order, is left whole.
 
     Raises:
         NothingRemoved: no channel can go, or rounding keeps them all.
         ComputekitError: the module cannot be traced, or the pruned one does not run or cannot be rebuilt.
     """
+    inputs = tuple(map(_random_like, inputs))
     try:
-        expected = _output_shape(module, inputs)
+        expected = outputs(module, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
-        shapes = ", ".join("x".join(map(str, value.shape)) for value in inputs)
-        raise ComputekitError(f"{arch.name} does not take inputs of shape {shapes}: {_first_line(error)}") from error
+        sizes = ", ".join("x".join(map(str, value.shape)) for value in inputs)
+        raise ComputekitError(f"{arch.name} does not take inputs of shape {sizes}: {_first_line(error)}") from error
+    shapes = [output.shape for output in expected]
+    unfit = _unfit(module, inputs, settings, shapes)
+    done = attempt(module, inputs, settings, lambda group: group.name not in unfit)
+    kept = [*done.kept, *(Kept(name, channels, reason) for name, (channels, reason) in unfit.items())]
+    if not done.groups:
+        why = "; ".join(f"{entry.name} ({entry.reason})" for entry in kept)
+        raise NothingRemoved(f"no layer may shrink: {why}" if why else "the model has no linear layers or convolutions")
+    if not done.anything:
+        raise NothingRemoved(f"a ratio of {settings.ratio:g} rounded to multiples of {settings.round_to} keeps all")
+    if not _runs(done.module, inputs, shapes):
+        raise ComputekitError(f"{arch.name} does not run with fewer channels in several layers at once")
+    _check_rebuilt(done.module, arch, inputs)
+    layers = {
+        group.name: (group.channels, group.channels - len(gone))
+        for group, gone in zip(done.groups, done.gone, strict=True)
+    }
+    return Pruned(done.module, layers, kept)
+
+
+def _unfit(
+    module: nn.Module, inputs: tuple[Any, ...], settings: Settings, shapes: list[torch.Size]
+) -> dict[str, tuple[int, str]]:
+    """Groups that cannot shrink after all, with their channels and why.
+
+    All are tried together first: where removing is exact, the outputs must be those of the whole model reading zeros,
+    which a reshape that mixes channels up breaks; elsewhere the model must run. Only if that fails, one by one.
+    """
+    unfit: dict[str, tuple[int, str]] = {}
+    for exact in (True, False):
+        together = attempt(module, inputs, settings, _where_exact(exact))
+        if not together.anything or not _why_unfit(module, together, inputs, shapes, exact):
+            continue
+        for one in together.groups:
+            alone = attempt(module, inputs, settings, _named(one.name))
+            reason = _why_unfit(module, alone, inputs, shapes, exact)
+            if reason:
+                unfit[one.name] = (one.channels, reason)
+    return unfit
+
+
+def _where_exact(exact: bool) -> Callable[[Coupled], bool]:
+    return lambda group: group.exact is exact
+
+
+def _named(name: str) -> Callable[[Coupled], bool]:
+    return lambda group: group.name == name
+
+
+def _why_unfit(module: nn.Module, done: Attempt, inputs: tuple[Any, ...], shapes: list[torch.Size], exact: bool) -> str:
+    """Why an attempt is no good, or an empty string."""
+    if not _runs(done.module, inputs, shapes):
+        return "the code fixes its size"
+    if exact and not _close(outputs(done.module, inputs), outputs(without_reading(module, done), inputs)):
+        return "the code mixes up the order of its channels"
+    return ""
+
+
+def _runs(module: nn.Module, inputs: tuple[Any, ...], shapes: list[torch.Size]) -> bool:
+    """Whether the module runs and gives outputs of these shapes."""
     try:
-        pruned = _remove(module, inputs, settings, keep_attention=False)
-        shape = _output_shape(pruned.module, inputs)
-    except RuntimeError:
-        pruned = _remove(module, inputs, settings, keep_attention=True)
-        try:
-            shape = _output_shape(pruned.module, inputs)
-        except RuntimeError as error:
-            raise ComputekitError(f"{arch.name} does not run with fewer channels: {_first_line(error)}") from error
-    if shape != expected:
-        raise ComputekitError(f"pruning changed the output of {arch.name} from {expected} to {shape}")
-    _check_rebuilt(pruned.module, arch, inputs)
-    return pruned
+        return [output.shape for output in outputs(module, inputs)] == shapes
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        return False
+
+
+def _close(found: list[Tensor], wanted: list[Tensor]) -> bool:
+    """Equal but for rounding, relative to the largest output."""
+    return all(
+        float((a.double() - b.double()).abs().max()) <= 1e-3 * float(b.abs().max()) + 1e-6
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def _random_like(value: Any) -> Any:
+    """Noise in place of floating-point inputs: zeros would hide which channel is which."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(value.shape, generator=generator).to(value)
+    return value
 
 
 def prune_to_flops(
@@ -105,7 +161,7 @@ def prune_to_flops(
     """
     whole = flops.count(module, inputs).forward
 
-    def attempt(step: int) -> tuple[Pruned, float]:
+    def at(step: int) -> tuple[Pruned, float]:
         try:
             pruned = prune(module, arch, inputs, replace(settings, ratio=step / _STEPS))
         except NothingRemoved:
@@ -113,12 +169,12 @@ def prune_to_flops(
         return pruned, flops.count(pruned.module, inputs).forward / whole
 
     low, high = 0, _STEPS - 1  # `low` leaves too much, `high` is enough
-    best, left = attempt(high)
+    best, left = at(high)
     if left > share:
         raise TargetOutOfReach(share, left)
     while high - low > 1:
         middle = (low + high) // 2
-        pruned, left = attempt(middle)
+        pruned, left = at(middle)
         if left <= share:
             best, high = pruned, middle
         else:
@@ -130,38 +186,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _remove(module: nn.Module, inputs: tuple[Any, ...], settings: Settings, keep_attention: bool) -> Pruned:
-    pruned = copy.deepcopy(module)
-    structure = analyse(pruned, inputs, keep_attention)
-    if not structure.groups:
-        why = "; ".join(f"{kept.name} ({kept.reason})" for kept in structure.kept)
-        raise NothingRemoved(f"no layer may shrink: {why}" if why else "the model has no linear layers or convolutions")
-    importance = [selection.scores(group, settings.criterion) for group in structure.groups]
-    select = selection.ranked if settings.scope == "global" else selection.uniform
-    plan = select(structure.groups, importance, settings.ratio, settings.round_to)
-    if not any(plan):
-        raise NothingRemoved(f"a ratio of {settings.ratio:g} rounded to multiples of {settings.round_to} keeps all")
-    layers = {}
-    for group, gone in zip(structure.groups, plan, strict=True):
-        layers[group.name] = (group.channels, group.channels - len(gone))
-        if gone:
-            group.remove(gone)
-    return Pruned(pruned.eval(), layers, structure.kept)
-
-
-def _output_shape(module: nn.Module, inputs: tuple[Any, ...]) -> list[tuple[int, ...]]:
-    with torch.no_grad():
-        output = module.eval()(*inputs)
-    return [tuple(leaf.shape) for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-
-
 def _check_rebuilt(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...]) -> None:
     """Build the architecture anew, shrink it, and see that it computes the same: a promise to who opens the file."""
     rebuilt = models.build(arch)
     state = module.state_dict()
     shrink(rebuilt, {name: tuple(tensor.shape) for name, tensor in state.items()})
     rebuilt.load_state_dict(state)
-    with torch.no_grad():
-        same = torch.utils._pytree.tree_map(torch.equal, rebuilt.eval()(*inputs), module(*inputs))
-    if not all(torch.utils._pytree.tree_leaves(same)):
+    pairs = zip(outputs(rebuilt, inputs), outputs(module, inputs), strict=True)
+    if not all(torch.equal(one, other) for one, other in pairs):
         raise ComputekitError(f"{arch.name}, built anew from the pruned weights, computes something else")

@@ -74,7 +74,7 @@ def test_same_seed_same_bytes_and_pruning_twice(model: Path) -> None:
 def test_weights_without_code_need_an_architecture(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model.parent
     (folder / "own_net.py").write_text(
-        "from torch import nn\n\ndef build(width=8):\n"
+        "from torch import nn\n\ndef build(width=8) -> nn.Module:\n"
         "    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))\n"
     )
     monkeypatch.chdir(folder)

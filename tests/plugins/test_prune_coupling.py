@@ -51,11 +51,6 @@ def test_gpt_keeps_what_is_tied_to_the_embedding() -> None:
     assert set(kept(structure)) == {"lm_head", "blocks.0.feed_forward.down"}
 
 
-def test_attention_is_kept_on_request() -> None:
-    structure = analyse(models.build(VIT).eval(), IMAGE, keep_attention=True)
-    assert names(structure) == ["blocks.0.feed_forward.up"]
-
-
 class FusedAttention(nn.Module):
     """q, k and v in one layer: removing a channel of it would mix the three up."""
 

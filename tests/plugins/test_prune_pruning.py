@@ -13,7 +13,8 @@ pytest.importorskip("torch_pruning")
 
 from computekit import ComputekitError, flops, models
 from computekit_prune import criteria
-from computekit_prune.pruning import NothingRemoved, Settings, TargetOutOfReach, prune, prune_to_flops
+from computekit_prune.pruning import NothingRemoved, TargetOutOfReach, prune, prune_to_flops
+from computekit_prune.removal import Settings
 
 ZOO: dict[str, tuple[dict[str, Any], Callable[[], Tensor]]] = {
     "mlp": ({"hidden": 16, "depth": 2}, lambda: torch.randn(3, 64)),
@@ -134,7 +135,41 @@ def test_attention_with_fixed_heads_is_left_whole() -> None:
     pruned = prune(FixedHeads(), models.ArchRef(f"{__name__}:FixedHeads"), (torch.zeros(2, 5, 8),), settings())
     assert pruned.module.q.out_features == 8
     assert pruned.layers["mlp.0"] == (32, 16)
-    assert any("attention" in kept.reason for kept in pruned.kept)
+    assert {kept.name: kept.reason for kept in pruned.kept}["v"] == "the code fixes its size"
+
+
+class Shuffled(nn.Module):
+    """Convolutions between which the channels are dealt out anew, as in ShuffleNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 12, 3)
+        self.third = nn.Conv2d(12, 5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        x = x.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return self.third(torch.relu(self.second(x)))
+
+
+class Upsampled(nn.Module):
+    """Channels become pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 16, 3), nn.Conv2d(4, 12, 3)
+        self.third = nn.Conv2d(12, 5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pixel_shuffle(self.first(x), 2)
+        return self.third(torch.relu(self.second(x)))
+
+
+@pytest.mark.parametrize("kind", [Shuffled, Upsampled])
+def test_channels_that_change_their_order_are_left_whole(kind: type[nn.Module]) -> None:
+    pruned = prune(kind(), models.ArchRef(f"{__name__}:{kind.__name__}"), (torch.zeros(2, 1, 8, 8),), settings())
+    assert pruned.layers == {"second": (12, 6)}
+    assert pruned.module.first.out_channels == 16
 
 
 def linear() -> nn.Module:

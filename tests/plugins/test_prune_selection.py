@@ -26,7 +26,8 @@ def test_heads_lose_their_own_lowest_channels() -> None:
 
 
 def test_groups_of_a_convolution_lose_the_same_places() -> None:
-    member = Member(torch.tensor([[1.0], [2.0], [3.0], [9.0], [8.0], [1.0]]), torch.arange(6))
+    weights = torch.tensor([[1.0], [2.0], [3.0], [9.0], [8.0], [1.0]])
+    member = Member("layer", True, torch.arange(6), torch.arange(6), weights)
     coupled = Coupled("layer", 6, [member], lambda _gone: None, 2, alike=True)
     score = scores(coupled, criteria.find("l1"))
     assert score.tolist() == [5.0, 5.0, 2.0, 5.0, 5.0, 2.0]
