@@ -47,7 +47,7 @@ class Plan:
     """All jobs of a pipeline: models and records by file name below ``models/`` and ``records/``.
 
     ``folders`` are the models that are folders, ``variants`` the model file of each variant, ``shown`` the records
-    that tables and the report are made from, in the order of the variants and measurements.
+    that tables and the report are made from, in the order of their rows.
     """
 
     results: str
@@ -111,7 +111,6 @@ class _Planner:
         for node in self.nodes:
             self._check_acyclic(node, ())
         records = self._measurements()
-        own = [f"{self.models}/{end.file}.record.json" for end in self.ends.values() if isinstance(end, Node)]
         return Plan(
             results=self.config.results,
             version=self.registry.version,
@@ -119,7 +118,7 @@ class _Planner:
             folders=frozenset(node.file for node in self.nodes if node.folder),
             records=records,
             variants={name: self._path(name) for name in self.ends},
-            shown=(*own, *(f"{self.records}/{name}" for name in records)),
+            shown=tuple(self._shown(records)),
             table_options=self._table_options(),
             formats=self.config.table.formats,
         )
@@ -196,16 +195,25 @@ class _Planner:
                 raise ConfigError(f"{where}: step {step.name!r} gives a {step.gives}; list it in a variant")
             full = self._complete(use, step, where)
             if step.takes == "model":
-                over = {f"{name}/{v}.json": [self._path(v)] for v in self._chosen(full, where)}
+                over = {v: self._job(full, step, [self._path(v)], label=v) for v in self._chosen(full, where)}
+                added = {f"{name}/{variant}.json": job for variant, job in over.items()}
             elif step.takes == "models":
-                over = {f"{name}.json": self._variants_of(full, where)}
+                added = {f"{name}.json": self._job(full, step, self._variants_of(full, where))}
             elif step.takes == "records":
-                over = {f"{name}.json": self._records_of(full, made, where)}
+                added = {f"{name}.json": self._job(full, step, self._records_of(full, made, where))}
             else:
-                over = {f"{name}.json": []}
-            made[name] = [f"{self.records}/{record}" for record in over]
-            jobs |= {record: self._job(full, step, inputs) for record, inputs in over.items()}
+                added = {f"{name}.json": self._job(full, step, [])}
+            made[name] = [f"{self.records}/{record}" for record in added]
+            jobs |= added
         return jobs
+
+    def _shown(self, records: Iterable[str]) -> list[str]:
+        """Records in the order of the table's rows: variant by variant, then those about all of them."""
+        shown: list[str] = []
+        for name, end in self.ends.items():
+            shown += [f"{self.models}/{end.file}.record.json"] if isinstance(end, Node) else []
+            shown += [f"{self.records}/{record}" for record in records if record.endswith(f"/{name}.json")]
+        return shown + [f"{self.records}/{record}" for record in records if "/" not in record]
 
     def _chosen(self, use: Use, where: str) -> list[str]:
         """The variants that ``of`` names; by default all."""
@@ -239,7 +247,7 @@ class _Planner:
         end = self.ends[variant]
         return f"{self.models}/{end.file}" if isinstance(end, Node) else end
 
-    def _job(self, use: Use, step: Step, inputs: Iterable[str]) -> Job:
+    def _job(self, use: Use, step: Step, inputs: Iterable[str], label: str = "") -> Job:
         options, referenced = dict(use.options), []
         for key, option in step.options.items():
             if option.holds is not None and options.get(key) is not None:
@@ -252,7 +260,7 @@ class _Planner:
             words=shlex.join(step.argv),
             inputs=tuple(inputs),
             referenced=tuple(referenced),
-            options=shlex.join(command_line(step, options)),
+            options=shlex.join([*command_line(step, options), *(["--label", label] if label else [])]),
             version=f"{self.registry.version}, {step.version}",
             threads=int(options.get("threads") or 1),
             gpus=1 if device.startswith("cuda") else 0,

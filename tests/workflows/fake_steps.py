@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,16 @@ def trim(
 
 
 @click.command()
+@options.model
+@options.step
+def extend(run: computekit.StepRun, model: Path) -> None:
+    """Make a folder of a folder, with one file more."""
+    with run.writing("extended") as target:
+        shutil.copytree(run.input(model), target)
+        (target / "more.json").write_text("{}", encoding="utf-8")
+
+
+@click.command()
 @options.models
 @options.step
 def blend(run: computekit.StepRun, models: tuple[Path, ...]) -> None:
@@ -88,8 +99,8 @@ def alone(me: str) -> Iterator[None]:
 def weigh(run: computekit.StepRun, model: Path) -> None:
     """Give a record of one model."""
     with alone("weigh"):
-        row = run.row(model.stem, files.sha256(run.input(model)))
-        row.quantities["file_bytes"] = computekit.Quantity(value=model.stat().st_size, unit="B")
+        row = run.row(run.label or model.stem, files.sha256(run.input(model)))
+        row.quantities["file_bytes"] = computekit.Quantity(value=files.size_bytes(model), unit="B")
 
 
 @click.command()
@@ -116,6 +127,7 @@ def computekit_steps() -> list[computekit.Step]:
     return [
         computekit.Step("grow", grow, takes="nothing", gives="model"),
         computekit.Step("trim", trim, takes="model", gives="model"),
+        computekit.Step("extend", extend, takes="model", gives="model"),
         computekit.Step("blend", blend, takes="models", gives="model"),
         computekit.Step("weigh", weigh, takes="model", gives="record"),
         computekit.Step("race", race, takes="models", gives="record", exclusive=True),

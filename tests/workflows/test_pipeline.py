@@ -101,6 +101,21 @@ def test_failure_shows_the_own_line_of_the_step_and_keeps_the_rest(pipeline: Pip
 
 
 @pytest.mark.slow
+def test_own_folder_is_a_model_like_any_other(pipeline: Pipeline) -> None:
+    (pipeline.folder / "own").mkdir()
+    (pipeline.folder / "own" / "config.json").write_text("{}", encoding="utf-8")
+    pipeline.configure(
+        "steps: {extend: }\nvariants: {original: [{model: own}], longer: [{model: own}, extend]}\nmeasure: {weigh: }\n"
+    )
+    pipeline.run()
+    assert (pipeline.folder / "results" / "models" / "longer" / "more.json").exists()
+    rows = json.loads((pipeline.folder / "results" / "table.json").read_text(encoding="utf-8"))
+    sizes = [(row["model"], row["quantities"]["file_bytes"]["value"]) for row in rows]
+    assert sizes == [("original", 2), ("longer", 4)], "a row is named after its variant and joined by content"
+    assert pipeline.run() == set()
+
+
+@pytest.mark.slow
 def test_exclusive_step_runs_alone(pipeline: Pipeline) -> None:
     pipeline.configure(CONFIG)
     assert "records/race.json" in pipeline.run(cores=4), "race fails when another measurement runs beside it"

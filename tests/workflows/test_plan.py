@@ -92,6 +92,7 @@ def test_measurements_run_over_each_variant_or_over_all() -> None:
     everyone = tuple(f"results/models/{name}.pt" for name in CONFIG["variants"])
     assert made.records["weigh/both.json"].inputs == (everyone[-1],)
     assert made.records["weigh/both.json"].words == "scale weigh"
+    assert made.records["weigh/both.json"].options.endswith("--label both")
     assert made.records["race.json"].inputs == everyone
     assert made.records["race.json"].exclusive
     assert made.records["bill.json"].inputs == ("results/records/race.json",)
@@ -109,10 +110,14 @@ def test_of_chooses_what_is_measured() -> None:
     )
 
 
-def test_records_are_shown_in_the_order_of_variants_and_measurements() -> None:
+def test_records_are_shown_variant_by_variant() -> None:
     made = build(results="out/")
-    assert made.shown[:3] == tuple(f"out/models/{name}.pt.record.json" for name in CONFIG["variants"])
-    assert made.shown[-1] == "out/records/bill.json"
+    one_by_one = [
+        path
+        for name in CONFIG["variants"]
+        for path in (f"out/models/{name}.pt.record.json", f"out/records/weigh/{name}.json")
+    ]
+    assert made.shown == (*one_by_one, "out/records/race.json", "out/records/bill.json")
     assert made.targets == ["out/table.md", "out/table.csv", "out/table.json", "out/report.html"]
 
 
