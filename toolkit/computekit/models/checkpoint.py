@@ -68,7 +68,6 @@ class Storage:
 
     key: str
     kind: Global
-    location: Any
     count: int
     dtype: torch.dtype | None
     itemsize: int
@@ -77,8 +76,9 @@ class Storage:
     def nbytes(self) -> int:
         return self.count * self.itemsize
 
-    def persistent(self, key: str | None = None) -> Persistent:
-        return Persistent(("storage", self.kind, key or self.key, self.location, self.count))
+    def persistent(self, key: str) -> Persistent:
+        """What is written for it, under ``key``: always on the CPU, so that every machine opens the file."""
+        return Persistent(("storage", self.kind, key, "cpu", self.count))
 
 
 @dataclass(eq=False)
@@ -131,7 +131,7 @@ def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
         return identifier[1]  # a class, which files of torch < 1.6 keep together with its source code
     if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
         raise Malformed(f"it refers to {str(identifier)[:40]!r}, which is no storage")
-    _, kind, key, location, count, *view = identifier
+    _, kind, key, _device, count, *view = identifier
     if not isinstance(kind, Global) or not isinstance(count, int) or count < 0:
         raise Malformed("a storage is described wrongly")
     if view and view[0] is not None:
@@ -140,7 +140,7 @@ def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
     itemsize = dtype.itemsize if dtype is not None else _OPAQUE_STORAGES.get(kind.name)
     if itemsize is None or count * itemsize > _MAX_TENSOR_BYTES:
         raise Malformed(f"storage {key!r} is {count} elements of {kind}")
-    storage = Storage(str(key), kind, location, count, dtype, itemsize)
+    storage = Storage(str(key), kind, count, dtype, itemsize)
     known = storages.setdefault(storage.key, storage)
     if known.nbytes != storage.nbytes:
         raise Malformed(f"storage {key!r} is described twice, with different sizes")
@@ -209,7 +209,7 @@ def to_call(value: Any) -> Any:
     if isinstance(value, LazyTensor):
         return value.call
     if isinstance(value, Storage):
-        return value.persistent()
+        return value.persistent(value.key)
     return value
 
 
@@ -228,12 +228,12 @@ def tensor_call(storage: Storage, shape: tuple[int, ...], dtype: torch.dtype, pa
     return call
 
 
-def new_storage(key: str, dtype: torch.dtype, numel: int, location: Any = "cpu") -> Storage:
+def new_storage(key: str, dtype: torch.dtype, numel: int) -> Storage:
     """The storage of a new tensor: typed where torch has a storage class for the dtype."""
     if dtype in _STORAGE_OF:
-        return Storage(key, Global("torch", _STORAGE_OF[dtype]), location, numel, dtype, dtype.itemsize)
+        return Storage(key, Global("torch", _STORAGE_OF[dtype]), numel, dtype, dtype.itemsize)
     kind = Global("torch.storage", "UntypedStorage")
-    return Storage(key, kind, location, numel * dtype.itemsize, torch.uint8, 1)
+    return Storage(key, kind, numel * dtype.itemsize, torch.uint8, 1)
 
 
 # -- what a checkpoint holds -----------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def contents(value: Any) -> list[Any]:
     if isinstance(value, LazyTensor):
         return [value.call]
     if isinstance(value, Storage):
-        return [value.kind, value.location]
+        return [value.kind]
     return []
 
 

@@ -227,7 +227,7 @@ class SafetensorsWriter(Writer):
             raise ComputekitError(f"tensor {name!r} is {tensor.dtype}, which safetensors cannot hold; write a .pt file")
         content = raw.bytes_of(tensor)
         self._append(name, NAMES[tensor.dtype], tuple(tensor.shape), tensor.dtype.itemsize, len(content))
-        self._sink(len(content)).write(content)
+        (self._odd if len(content) % _ALIGNMENT else self._stream).write(content)
 
     def keep(self, name: str) -> None:
         assert self.source is not None
@@ -236,9 +236,11 @@ class SafetensorsWriter(Writer):
             return
         entry = self.source.entry(name)
         self._append(name, NAMES[entry.dtype], entry.shape, entry.dtype.itemsize, entry.nbytes)
-        sink = self._sink(entry.nbytes)
-        for chunk in raw.chunks(entry.path, entry.offset, entry.nbytes):
-            sink.write(chunk)
+        if entry.nbytes % _ALIGNMENT:
+            for chunk in raw.chunks(entry.path, entry.offset, entry.nbytes):
+                self._odd.write(chunk)
+        else:
+            raw.copy(entry.path, entry.offset, entry.nbytes, self._stream)
 
     def tie(self, name: str, other: str, like: str) -> None:
         self._notes[name] = other
@@ -274,9 +276,6 @@ class SafetensorsWriter(Writer):
         if nbytes % _ALIGNMENT:
             self._late.append((name, itemsize, self._odd.tell(), nbytes))
         self._lines[name] = (dtype, shape, nbytes)
-
-    def _sink(self, nbytes: int) -> IO[bytes]:
-        return self._odd if nbytes % _ALIGNMENT else self._stream
 
     def _append_late(self) -> None:
         for name, _, offset, nbytes in sorted(self._late, key=lambda item: -item[1]):

@@ -44,11 +44,8 @@ class TorchWriter(Writer):
 
     def _written(self, tensor: torch.Tensor, like: str) -> Call:
         """Append ``tensor`` as a storage of its own; the call that rebuilds it."""
-        location, parameter = "cpu", False
-        if self.source is not None:
-            lazy = self.source.lazy(like)
-            location, parameter = lazy.storage.location, lazy.parameter and tensor.is_floating_point()
-        storage = checkpoint.new_storage(str(len(self._new)), tensor.dtype, tensor.numel(), location)
+        parameter = self.source is not None and self.source.lazy(like).parameter and tensor.is_floating_point()
+        storage = checkpoint.new_storage(str(len(self._new)), tensor.dtype, tensor.numel())
         self._new[id(storage)] = storage
         content = raw.bytes_of(tensor)
         self._member(f"data/{storage.key}", len(content), [content])
