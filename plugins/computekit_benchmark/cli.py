@@ -13,9 +13,6 @@ import computekit
 from computekit import options
 from computekit.cli import DefaultGroup
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells give it; what was measured until then is kept."""
-
 
 class Sizes(click.ParamType[tuple[int, ...]]):
     """Whole numbers above zero, separated by commas: ``1,8,64``."""
@@ -114,7 +111,7 @@ def models(
       computekit benchmark models a.pt b.pt --input-shape 3,224,224 --batch-size 8
     """
     from .compare import compare_models
-    from .jobs import Job, Subject
+    from .jobs import INTERRUPTED, Job, Subject
 
     if clock == "device" and run.device.type != "cuda":
         raise computekit.ComputekitError(f"--clock device needs a CUDA device, not {run.device}; use wall or cpu")
@@ -254,7 +251,7 @@ def scenario(
     loadgen: bool,
     compile_: bool,
     trust_pickle: bool,
-) -> None:
+) -> int:
     """Measure one model under an MLPerf scenario: single-stream, offline, or a server with queries that queue.
 
     The server gets Poisson arrivals at --rate, forms batches of up to --max-batch from queries that wait at most
@@ -276,4 +273,46 @@ def scenario(
         "latency_bound_s": latency_bound, "duration_s": duration,
     }  # fmt: skip
     task = "loadgen" if loadgen else "scenario"
-    run_scenario(run, model, data, Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more))
+    return run_scenario(run, model, data, Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more))
+
+
+@benchmark.command("generate")
+@options.model
+@options.arch()
+@click.option(
+    "--prompt",
+    "prompts",
+    type=Sizes(),
+    default="64",
+    show_default=True,
+    help="Lengths of the prompt in tokens; the row of the record is about the first.",
+)
+@click.option("--new-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens to generate.")
+@options.batch_size(default=1)
+@options.trust_pickle
+@options.step
+def generate(
+    run: computekit.StepRun,
+    model: Path,
+    arch: str | None,
+    arch_args: dict[str, Any] | None,
+    prompts: tuple[int, ...],
+    new_tokens: int,
+    batch_size: int,
+    trust_pickle: bool,
+) -> int:
+    """Measure a language model: time to first token, time per output token, and tokens per second.
+
+    \b
+    Example:
+      computekit benchmark generate gpt.pt --prompt 16,64 --new-tokens 32
+      computekit benchmark generate llama-folder --prompt 512 --batch-size 8
+    """
+    from .generation_record import measure_generation
+    from .jobs import Job, Subject
+
+    if not prompts:
+        raise click.UsageError("--prompt needs at least one length")
+    subject = Subject(run.label or model.stem, str(model), arch, dict(arch_args or {}), trust_pickle)
+    more = {"prompts": prompts, "new_tokens": new_tokens, "batch": batch_size}
+    return measure_generation(run, model, Job("generate", (subject,), more=more))

@@ -20,6 +20,10 @@ STARTUP_ALLOWANCE_S = 120.0
 """What a process may take to import torch and load its models, beyond the time it is asked to measure."""
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells give it; what was measured until then is kept."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A model to measure: a file, or a fresh module of an architecture where ``path`` is None."""

@@ -96,11 +96,11 @@ def example_inputs(model: Loaded, job: Job, batch: int) -> tuple[Any, ...]:
     elif job.input_shape is not None:
         generator = torch.Generator().manual_seed(job.seed)
         size = (batch, *job.input_shape)
-        vocabulary = _vocabulary(model.module)
+        ids = vocabulary(model.module)
         values = (
             (torch.randn(size, generator=generator),)
-            if vocabulary is None
-            else (torch.randint(vocabulary, size, generator=generator),)
+            if ids is None
+            else (torch.randint(ids, size, generator=generator),)
         )
     else:
         known = host.current().architectures.get(model.arch.name)
@@ -122,7 +122,7 @@ def _placed(value: Any, device: str, dtype: torch.dtype) -> Any:
     return value.to(device, dtype if value.is_floating_point() else value.dtype)
 
 
-def _vocabulary(module: nn.Module) -> int | None:
+def vocabulary(module: nn.Module) -> int | None:
     """Size of the vocabulary if the first layer with weights is an embedding."""
     from torch import nn
 

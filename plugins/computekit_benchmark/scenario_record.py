@@ -8,47 +8,25 @@ from typing import Any
 
 from computekit import StepRun, files, records
 
-from . import jobs, latency, machine, samples
-from .jobs import Job, JobFailed
+from . import latency, samples
+from .jobs import Job
+from .repeated import repeat
 from .rows import put, put_unknown
 
-TRIALS = 5
 
-
-def run_scenario(run: StepRun, model: Path, data: str | None, job: Job) -> None:
-    """Run ``job`` (a scenario with one subject) in `TRIALS` fresh processes and fill ``run`` with its figures."""
-    digest = files.sha256(run.input(model))
-    row = run.row(job.subjects[0].label, sha256=digest)
-    watch = machine.Watch()
-    trials: list[dict[str, Any]] = []
-    interrupted = False
-    with tempfile.TemporaryDirectory(prefix="computekit-") as folder, run.progress(TRIALS, "trials", "trial") as bar:
+def run_scenario(run: StepRun, model: Path, data: str | None, job: Job) -> int:
+    """Run ``job`` (a scenario with one subject) in fresh processes and fill ``run``; returns the exit status."""
+    row = run.row(job.subjects[0].label, sha256=files.sha256(run.input(model)))
+    with tempfile.TemporaryDirectory(prefix="computekit-") as folder:
         used = samples.choose(data, job)
         if used is not None:
             job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
-        for number in range(TRIALS):
-            try:
-                ask = job.but(device=str(run.device), threads=run.threads, seed=run.seed * 1_000_003 + number)
-                trials.append(jobs.run(ask, jobs.STARTUP_ALLOWANCE_S + 10 * job.more["duration_s"]))
-            except JobFailed as failure:
-                if failure.fatal or not trials:
-                    raise
-                run.note(f"a trial was lost and does not count: {failure}")
-            except KeyboardInterrupt:
-                if not trials:
-                    raise
-                interrupted = True
-                break
-            bar.update()
-    if interrupted:
-        run.note(f"partial: interrupted after {len(trials)} of {TRIALS} trials")
-    noise = watch.report()
+        trials, status = repeat(run, job, 10 * job.more["duration_s"])
     if job.task == "loadgen":
         _loadgen(run, row, trials)
     else:
         _FIGURES[job.more["scenario"]](run, row, job, trials)
-    run.details["measured"] = {"machine": noise, "partial": interrupted, "trials": trials}
-    run.show("\n".join([*run.notes, machine.sentence(noise)]))
+    return status
 
 
 def _single_stream(_run: StepRun, row: records.Row, _job: Job, trials: list[dict[str, Any]]) -> None:

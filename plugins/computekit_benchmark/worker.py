@@ -10,7 +10,7 @@ from typing import Any
 
 from computekit import ComputekitError
 
-from . import device, isolated, loadgen, scenarios, timing
+from . import device, generation, isolated, loadgen, scenarios, timing
 from .jobs import Job
 from .loading import ModelFault
 
@@ -20,6 +20,7 @@ TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "device": device.measure,
     "scenario": scenarios.run,
     "loadgen": loadgen.run,
+    "generate": generation.run,
 }
 
 
