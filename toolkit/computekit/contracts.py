@@ -51,7 +51,8 @@ class ModelFormat:
 
     ``sniff(path)`` is cheap and never raises, and gets folders too; ``read(path, trust_pickle)`` returns a lazily
     reading `ModelFile` whose ``format`` is this ``name``; ``write(like, path)`` returns a `Writer` that makes a file
-    with everything but the weights taken from ``like``, or a bare one of this kind if ``like`` is None.
+    with everything but the weights taken from ``like``, or a bare one if ``like`` is None or of another kind.
+    ``suffixes`` are the endings by which ``computekit convert`` is asked for this kind.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ModelFormat:
     read: Callable[[Path, bool], ModelFile]
     write: Callable[[ModelFile | None, Path], Writer] | None = None
     priority: int = 100
+    suffixes: Sequence[str] = ()
 
 
 PEAK_DTYPES = (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from computekit import FileProblem, open_model
+from computekit import FileProblem, ModelFile, ModelFormat, TensorInfo, Writer, hookimpl, host, open_model, rewrite
+from computekit.models import conversion
 
 
 def test_missing_folder_empty_and_text(tmp_path: Path) -> None:
@@ -46,3 +49,76 @@ def test_a_pickled_module_lists_what_it_wants(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "a.pt")
     with pytest.raises(FileProblem, match=r"torch\.nn\.modules\.linear\.Linear.*nothing was run"):
         open_model(tmp_path / "a.pt")
+
+
+class Text(ModelFile):
+    """A third party's kind: one line of numbers per tensor."""
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        lines = (line.split(":") for line in self.path.read_text().splitlines()[1:])
+        sizes = {name: len(values.split()) for name, values in lines}
+        return {name: TensorInfo(name, (n,), torch.float64, 8 * n, name) for name, n in sizes.items()}
+
+    def load(self, name: str) -> torch.Tensor:
+        lines = dict(line.split(":") for line in self.path.read_text().splitlines()[1:])
+        return torch.tensor([float(value) for value in lines[name].split()], dtype=torch.float64)
+
+
+class TextWriter(Writer):
+    source = None
+
+    def __init__(self, path: Path) -> None:
+        self.stream = path.open("w")
+        self.stream.write("text model\n")
+
+    def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
+        self.stream.write(f"{name}:{' '.join(map(str, tensor.tolist()))}\n")
+
+    def keep(self, name: str) -> None:
+        raise AssertionError("only a writer with a source is asked to keep")
+
+    def tie(self, name: str, other: str, like: str) -> None:
+        raise AssertionError("nothing is tied here")
+
+    def finish(self, metadata: dict[str, Any]) -> None:
+        assert metadata == {}
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+@pytest.fixture
+def with_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with a plugin that adds the kind above, and another kind that fails on everything."""
+
+    class Plugin:
+        @hookimpl
+        def computekit_model_formats(self) -> list[ModelFormat]:
+            def sniff(path: Path) -> bool:
+                return path.is_file() and path.read_bytes()[:10] == b"text model"
+
+            def broken(path: Path) -> bool:
+                raise RuntimeError("not today")
+
+            def read(path: Path, _trust_pickle: bool) -> ModelFile:
+                return Text(path, "text")
+
+            text = ModelFormat("text", "numbers", sniff, read, lambda like, path: TextWriter(path), suffixes=(".num",))
+            return [text, ModelFormat("broken", "fails", broken, read, priority=1)]
+
+    found = host.Host.of(("text", Plugin()))
+    monkeypatch.setattr(host, "current", lambda: found)
+
+
+@pytest.mark.usefixtures("with_text")
+def test_a_plugin_adds_a_kind_of_file(tmp_path: Path) -> None:
+    (tmp_path / "a.num").write_text("text model\nx:1.0 2.0\ny:3.0\n")
+    source = open_model(tmp_path / "a.num")
+    rewrite(source, tmp_path / "b.num", lambda info, load: [(info.name, load() * 2)])
+    assert (tmp_path / "b.num").read_text() == "text model\nx:2.0 4.0\ny:6.0\n"
+    conversion.convert(source, tmp_path / "c", conversion.kind_of(Path("c.safetensors")), conversion.Conversion())
+    assert load_file(tmp_path / "c")["x"].tolist() == [1.0, 2.0]
+    back = conversion.kind_of(Path("d.num"))
+    conversion.convert(open_model(tmp_path / "c"), tmp_path / "d.num", back, conversion.Conversion())
+    assert (tmp_path / "d.num").read_text() == "text model\nx:1.0 2.0\ny:3.0\n"

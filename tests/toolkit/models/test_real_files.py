@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from computekit import load_module, open_model, rewrite
 from computekit.models import inspection
-from computekit.models.conversion import Conversion, convert
+from computekit.models.conversion import Conversion, convert, kind_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_an_optimizer_that_is_two_thirds_of_the_file(tmp_path: Path) -> None:
     source = open_model(path)
     optimizer = inspection.inspect(path, values=False)["other_content"][-1]
     assert optimizer["optimizer"] and optimizer["bytes"] == 2 * sum(info.nbytes for info in source.tensors.values())
-    convert(source, tmp_path / "small.pt", "torch", Conversion(strip_optimizer=True))
+    convert(source, tmp_path / "small.pt", kind_of(Path("a.pt")), Conversion(strip_optimizer=True))
     assert (tmp_path / "small.pt").stat().st_size < 0.34 * path.stat().st_size
     assert list(torch.load(tmp_path / "small.pt", weights_only=True)) == ["step", "model_state"]
 
@@ -90,7 +90,7 @@ def test_a_published_gguf_is_decoded_as_its_own_library_does(tmp_path: Path) -> 
         assert torch.equal(
             source.load(tensor.name), torch.from_numpy(wanted.copy()).reshape(source.tensors[tensor.name].shape)
         )
-    convert(source, tmp_path / "a.safetensors", "safetensors", Conversion(dtype=torch.bfloat16))
+    convert(source, tmp_path / "a.safetensors", kind_of(Path("a.safetensors")), Conversion(dtype=torch.bfloat16))
     found = load_file(tmp_path / "a.safetensors")
     assert sum(tensor.numel() for tensor in found.values()) == 134_515_008
 

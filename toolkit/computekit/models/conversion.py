@@ -9,21 +9,17 @@ from typing import Any
 
 import torch
 
+from .. import host
+from ..contracts import ModelFormat
 from ..errors import ComputekitError, FileProblem
 from . import checkpoint
 from .base import ModelFile, TensorInfo, Writer
 from .formats import rewrite
 from .huggingface import Folder, FolderWriter
 from .pickles import Ordered
-from .safetensors_files import SafetensorsFile, SafetensorsWriter
 from .torch_files import TorchFile
-from .torch_writer import TorchWriter
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-SUFFIXES = {
-    ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch", ".tar": "torch",
-    ".safetensors": "safetensors", "": "folder",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,15 +34,16 @@ class Conversion:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-def kind_of(target: Path) -> str:
+def kind_of(target: Path) -> ModelFormat:
     """The kind of file that ``target``'s name asks for; raises ComputekitError if it asks for none that is written."""
-    if target.suffix not in SUFFIXES:
-        known = ", ".join(suffix for suffix in SUFFIXES if suffix)
-        raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {known}, or a folder")
-    return SUFFIXES[target.suffix]
+    known = {suffix: kind for kind in host.current().model_formats if kind.write for suffix in kind.suffixes}
+    if target.suffix not in known:
+        names = ", ".join(suffix for suffix in known if suffix)
+        raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {names}, or a folder")
+    return known[target.suffix]
 
 
-def convert(source: ModelFile, target: Path, kind: str, how: Conversion) -> None:
+def convert(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion) -> None:
     """Write ``source`` to ``target`` as a file of ``kind``; checkpoints keep what lies around their weights.
 
     Raises:
@@ -130,23 +127,14 @@ def _cast(source: ModelFile, info: TensorInfo, tensor: torch.Tensor, dtype: torc
     return cast
 
 
-def _writer(source: ModelFile, target: Path, kind: str, how: Conversion) -> Writer:
+def _writer(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion) -> Writer:
     """A writer of ``kind`` that keeps what lies around the weights where the kinds allow it."""
-    whole = not how.bare and how.part is None
-    if kind == "torch":
-        return TorchWriter(source if whole and isinstance(source, TorchFile) and _can_repeat(source) else None, target)
-    if kind == "safetensors":
-        return SafetensorsWriter(source if whole and isinstance(source, SafetensorsFile) else None, target)
-    config = dict(how.config)
-    if how.dtype is not None:
-        config["dtype"] = str(how.dtype).removeprefix("torch.")
-    if isinstance(source, Folder) and whole:
-        return FolderWriter(source, target, config)
-    if not how.config:
-        raise FileProblem(target, "would be a model folder, which needs a configuration", "give one with --config")
-    return FolderWriter(None, target, config)
-
-
-def _can_repeat(source: TorchFile) -> bool:
-    """Whether the source's own pickle can be written again: exported programs and TorchScript have another."""
-    return source.format in ("torch", "torch legacy")
+    like = None if how.bare or how.part is not None else source
+    if kind.name == "folder":
+        folder = like if isinstance(like, Folder) else None
+        if folder is None and not how.config:
+            raise FileProblem(source.path, "has no configuration for a model folder", "give one with --config")
+        dtype = {"dtype": str(how.dtype).removeprefix("torch.")} if how.dtype else {}
+        return FolderWriter(folder, target, {**how.config, **dtype})
+    assert kind.write is not None
+    return kind.write(like, target)

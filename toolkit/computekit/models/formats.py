@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import host
+from ..contracts import ModelFormat
 from ..errors import FileProblem
 from . import refusals
 from .base import ModelFile, TensorInfo, Writer
@@ -30,12 +31,20 @@ def open_model(path: str | Path, *, trust_pickle: bool = False) -> ModelFile:
     refusals.check_readable(path)
     kinds = host.current().model_formats
     for kind in kinds:
-        if kind.sniff(path):
+        if _sniffs(kind, path):
             source = kind.read(path, trust_pickle)
             if not source.tensors:
                 raise FileProblem(path, f"is a {kind.name} file without named weights", "is it the right file?")
             return source
     raise FileProblem(path, "is no model file", refusals.what_it_is(path, kinds))
+
+
+def _sniffs(kind: ModelFormat, path: Path) -> bool:
+    """Whether the file is of this kind; a plugin's sniff that fails on it keeps no other kind from being asked."""
+    try:
+        return kind.sniff(path)
+    except Exception:
+        return False
 
 
 def rewrite(

@@ -21,25 +21,20 @@ def _of(module: str, function: str) -> Callable[..., Any]:
     return call
 
 
-def _kind(
-    name: str, summary: str, module: str, suffix: str = "", writes: bool = True, priority: int = 100
-) -> ModelFormat:
-    return ModelFormat(
-        name,
-        summary,
-        sniff=_of(module, f"sniff{suffix}"),
-        read=_of(module, f"read{suffix}"),
-        write=_of(module, "write") if writes else None,
-        priority=priority,
-    )
+def _kind(name: str, summary: str, module: str, sort: str = "", writes: bool = True, **about: Any) -> ModelFormat:
+    """A kind whose module has ``sniff``, ``read`` and ``write``; ``sort`` ends the names of the first two."""
+    write = _of(module, "write") if writes else None
+    return ModelFormat(name, summary, _of(module, f"sniff{sort}"), _of(module, f"read{sort}"), write, **about)
 
+
+_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 
 BUILTIN: tuple[ModelFormat, ...] = (
-    _kind("torch", "zip archive of torch.save: a state_dict or a checkpoint", "torch_files"),
+    _kind("torch", "zip archive of torch.save: a state_dict or a checkpoint", "torch_files", suffixes=_TORCH),
     _kind("torch legacy", "pickles of torch < 1.6; written as a zip archive", "torch_legacy"),
-    _kind("safetensors", "one safetensors file", "safetensors_files"),
+    _kind("safetensors", "one safetensors file", "safetensors_files", suffixes=(".safetensors",)),
     _kind("sharded safetensors", "an index and its shards; written as one file", "safetensors_files", "_index"),
-    _kind("folder", "a Hugging Face folder: config.json and weights", "huggingface"),
+    _kind("folder", "a Hugging Face folder: config.json and weights", "huggingface", suffixes=("",)),
     _kind("torchscript", "a TorchScript archive (torch.jit.save)", "torchscript", writes=False),
     _kind("pt2", "an exported program (torch.export.save)", "exported", writes=False),
     _kind("gguf", "a GGUF file of llama.cpp, read as floats", "gguf_files", writes=False),

@@ -149,7 +149,8 @@ def write(like: ModelFile | None, path: Path) -> Writer:
     """A writer of a checkpoint like ``like``, or of a plain state_dict."""
     from .torch_writer import TorchWriter
 
-    return TorchWriter(like if isinstance(like, TorchFile) else None, path)
+    repeats = isinstance(like, TorchFile) and like.format in ("torch", "torch legacy")  # others have no such pickle
+    return TorchWriter(like if isinstance(like, TorchFile) and repeats else None, path)
 
 
 def checked(path: Path, kind: str, root: Any, extents: dict[str, Extent], trust_pickle: bool) -> TorchFile:
