@@ -84,8 +84,7 @@ def prune(
     from computekit import models
     from computekit.models.examples import example_inputs
 
-    from .pruning import prune as prune_module
-    from .pruning import prune_to_flops
+    from .pruning import Pruner
     from .removal import Settings
 
     if ratio is not None and target_flops is not None:
@@ -100,10 +99,11 @@ def prune(
     inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
     device = run.device
     settings = Settings(ratio or 0.5, "global" if scope == "global" else "uniform", chosen, round_to)
+    pruner = Pruner(module, reference, inputs)
     if target_flops is not None:
-        pruned, run.details["ratio"] = prune_to_flops(module, reference, inputs, settings, target_flops)
+        pruned, run.details["ratio"] = pruner.prune_to_flops(settings, target_flops)
     else:
-        pruned = prune_module(module, reference, inputs, settings)
+        pruned = pruner.prune(settings)
     _put_sizes(run, module, pruned.module, inputs)
     dtype = _stored_dtype(model, trust_pickle)
     run.details["layers"] = {

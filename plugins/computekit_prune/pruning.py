@@ -53,59 +53,118 @@ class Pruned:
     kept: list[Kept] = field(default_factory=list)
 
 
-def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], settings: Settings) -> Pruned:
-    """A pruned copy of ``module``; ``inputs`` are the positional arguments of one forward call.
+class Pruner:
+    """Prunes copies of one module; ``inputs`` are the positional arguments of one forward call.
 
-    A layer whose channels cannot go, because the code fixes their number or mixes up their order, is left whole.
-
-    Raises:
-        NothingRemoved: no channel can go, or rounding keeps them all.
-        ComputekitError: the module cannot be traced, or the pruned one does not run or cannot be rebuilt.
+    A layer whose channels cannot go, because the code fixes their number or mixes up their order, is left whole. Which
+    ones these are is found out once.
     """
-    inputs = tuple(map(_random_like, inputs))
-    try:
-        expected = outputs(module, inputs)
-    except (RuntimeError, TypeError, IndexError) as error:
-        sizes = ", ".join("x".join(map(str, value.shape)) for value in inputs)
-        raise ComputekitError(f"{arch.name} does not take inputs of shape {sizes}: {_first_line(error)}") from error
-    shapes = [output.shape for output in expected]
-    unfit = _unfit(module, inputs, settings, shapes)
-    done = attempt(module, inputs, settings, lambda group: group.name not in unfit)
-    kept = [*done.kept, *(Kept(name, channels, reason) for name, (channels, reason) in unfit.items())]
-    if not done.groups:
-        why = "; ".join(f"{entry.name} ({entry.reason})" for entry in kept)
-        raise NothingRemoved(f"no layer may shrink: {why}" if why else "the model has no linear layers or convolutions")
-    if not done.anything:
-        raise NothingRemoved(f"a ratio of {settings.ratio:g} rounded to multiples of {settings.round_to} keeps all")
-    if not _runs(done.module, inputs, shapes):
-        raise ComputekitError(f"{arch.name} does not run with fewer channels in several layers at once")
-    _check_rebuilt(done.module, arch, inputs)
-    layers = {
-        group.name: (group.channels, group.channels - len(gone))
-        for group, gone in zip(done.groups, done.gone, strict=True)
-    }
-    return Pruned(done.module, layers, kept)
 
+    def __init__(self, module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...]) -> None:
+        self.module, self.arch = module, arch
+        self.inputs = tuple(map(_random_like, inputs))
+        try:
+            self.shapes = [output.shape for output in outputs(module, self.inputs)]
+        except (RuntimeError, TypeError, IndexError) as error:
+            sizes = ", ".join("x".join(map(str, value.shape)) for value in inputs)
+            raise ComputekitError(f"{arch.name} does not take inputs of shape {sizes}: {_first_line(error)}") from error
+        self._unfit: dict[str, Kept] | None = None
 
-def _unfit(
-    module: nn.Module, inputs: tuple[Any, ...], settings: Settings, shapes: list[torch.Size]
-) -> dict[str, tuple[int, str]]:
-    """Groups that cannot shrink after all, with their channels and why.
+    def prune(self, settings: Settings) -> Pruned:
+        """A pruned copy.
 
-    All are tried together first: where removing is exact, the outputs must be those of the whole model reading zeros,
-    which a reshape that mixes channels up breaks; elsewhere the model must run. Only if that fails, one by one.
-    """
-    unfit: dict[str, tuple[int, str]] = {}
-    for exact in (True, False):
-        together = attempt(module, inputs, settings, _where_exact(exact))
-        if not together.anything or not _why_unfit(module, together, inputs, shapes, exact):
-            continue
-        for one in together.groups:
-            alone = attempt(module, inputs, settings, _named(one.name))
-            reason = _why_unfit(module, alone, inputs, shapes, exact)
-            if reason:
-                unfit[one.name] = (one.channels, reason)
-    return unfit
+        Raises:
+            NothingRemoved: no channel can go, or rounding keeps them all.
+            ComputekitError: the module cannot be traced, or the pruned one does not run or cannot be rebuilt.
+        """
+        pruned = self._prune(settings)
+        _check_rebuilt(pruned.module, self.arch, self.inputs)
+        return pruned
+
+    def prune_to_flops(self, settings: Settings, share: float) -> tuple[Pruned, float]:
+        """Like `prune`, with the smallest ratio that leaves at most ``share`` of the forward FLOPs; returns it too.
+
+        The ratio is searched in steps of 1/64, in which the FLOPs never rise.
+
+        Raises:
+            TargetOutOfReach: even the largest ratio leaves more.
+        """
+        whole = flops.count(self.module, self.inputs).forward
+
+        def at(step: int) -> tuple[Pruned, float]:
+            try:
+                pruned = self._prune(replace(settings, ratio=step / _STEPS))
+            except NothingRemoved:
+                return Pruned(self.module), 1.0
+            return pruned, flops.count(pruned.module, self.inputs).forward / whole
+
+        low, high = 0, _STEPS - 1  # `low` leaves too much, `high` is enough
+        best, left = at(high)
+        if left > share:
+            raise TargetOutOfReach(share, left)
+        while high - low > 1:
+            middle = (low + high) // 2
+            pruned, left = at(middle)
+            if left <= share:
+                best, high = pruned, middle
+            else:
+                low = middle
+        _check_rebuilt(best.module, self.arch, self.inputs)
+        return best, high / _STEPS
+
+    def _prune(self, settings: Settings) -> Pruned:
+        if self._unfit is None:
+            self._unfit = self._find_unfit(replace(settings, ratio=0.5, round_to=1))
+        unfit = self._unfit
+        done = attempt(self.module, self.inputs, settings, lambda group: group.name not in unfit)
+        kept = [*done.kept, *unfit.values()]
+        if not done.groups:
+            why = "; ".join(f"{entry.name} ({entry.reason})" for entry in kept)
+            raise NothingRemoved(
+                f"no layer may shrink: {why}" if why else "the model has no linear layers or convolutions"
+            )
+        if not done.anything:
+            raise NothingRemoved(f"a ratio of {settings.ratio:g} rounded to multiples of {settings.round_to} keeps all")
+        if not self._runs(done.module):
+            raise ComputekitError(f"{self.arch.name} does not run with fewer channels in several layers at once")
+        pairs = zip(done.groups, done.gone, strict=True)
+        return Pruned(done.module, {g.name: (g.channels, g.channels - len(gone)) for g, gone in pairs}, kept)
+
+    def _find_unfit(self, settings: Settings) -> dict[str, Kept]:
+        """Groups that cannot shrink after all, and why.
+
+        All are tried together first: where removing is exact, the outputs must be those of the whole model reading
+        zeros, which a reshape that mixes channels up breaks; elsewhere the model must run. Only if that fails, one by
+        one.
+        """
+        unfit: dict[str, Kept] = {}
+        for exact in (True, False):
+            together = attempt(self.module, self.inputs, settings, _where_exact(exact))
+            if not together.anything or not self._why_unfit(together, exact):
+                continue
+            for one in together.groups:
+                alone = attempt(self.module, self.inputs, settings, _named(one.name))
+                reason = self._why_unfit(alone, exact)
+                if reason:
+                    unfit[one.name] = Kept(one.name, one.channels, reason)
+        return unfit
+
+    def _why_unfit(self, done: Attempt, exact: bool) -> str:
+        """Why an attempt is no good, or an empty string."""
+        if not self._runs(done.module):
+            return "the code fixes its size"
+        if exact:
+            masked = without_reading(self.module, done)
+            if not _close(outputs(done.module, self.inputs), outputs(masked, self.inputs)):
+                return "the code mixes up the order of its channels"
+        return ""
+
+    def _runs(self, module: nn.Module) -> bool:
+        """Whether ``module`` runs and gives outputs of the shapes of the whole one."""
+        try:
+            return [output.shape for output in outputs(module, self.inputs)] == self.shapes
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            return False
 
 
 def _where_exact(exact: bool) -> Callable[[Coupled], bool]:
@@ -116,21 +175,8 @@ def _named(name: str) -> Callable[[Coupled], bool]:
     return lambda group: group.name == name
 
 
-def _why_unfit(module: nn.Module, done: Attempt, inputs: tuple[Any, ...], shapes: list[torch.Size], exact: bool) -> str:
-    """Why an attempt is no good, or an empty string."""
-    if not _runs(done.module, inputs, shapes):
-        return "the code fixes its size"
-    if exact and not _close(outputs(done.module, inputs), outputs(without_reading(module, done), inputs)):
-        return "the code mixes up the order of its channels"
-    return ""
-
-
-def _runs(module: nn.Module, inputs: tuple[Any, ...], shapes: list[torch.Size]) -> bool:
-    """Whether the module runs and gives outputs of these shapes."""
-    try:
-        return [output.shape for output in outputs(module, inputs)] == shapes
-    except (RuntimeError, ValueError, IndexError, AssertionError):
-        return False
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _close(found: list[Tensor], wanted: list[Tensor]) -> bool:
@@ -147,43 +193,6 @@ def _random_like(value: Any) -> Any:
         generator = torch.Generator().manual_seed(0)
         return torch.randn(value.shape, generator=generator).to(value)
     return value
-
-
-def prune_to_flops(
-    module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...], settings: Settings, share: float
-) -> tuple[Pruned, float]:
-    """Like `prune`, with the smallest ratio that leaves at most ``share`` of the forward FLOPs; returns it too.
-
-    The ratio is searched in steps of 1/64, in which the FLOPs never rise.
-
-    Raises:
-        TargetOutOfReach: even the largest ratio leaves more.
-    """
-    whole = flops.count(module, inputs).forward
-
-    def at(step: int) -> tuple[Pruned, float]:
-        try:
-            pruned = prune(module, arch, inputs, replace(settings, ratio=step / _STEPS))
-        except NothingRemoved:
-            return Pruned(module), 1.0
-        return pruned, flops.count(pruned.module, inputs).forward / whole
-
-    low, high = 0, _STEPS - 1  # `low` leaves too much, `high` is enough
-    best, left = at(high)
-    if left > share:
-        raise TargetOutOfReach(share, left)
-    while high - low > 1:
-        middle = (low + high) // 2
-        pruned, left = at(middle)
-        if left <= share:
-            best, high = pruned, middle
-        else:
-            low = middle
-    return best, high / _STEPS
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_rebuilt(module: nn.Module, arch: models.ArchRef, inputs: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("torch_pruning")
 
 from computekit import ComputekitError, flops, models
 from computekit_prune import criteria
-from computekit_prune.pruning import NothingRemoved, TargetOutOfReach, prune, prune_to_flops
+from computekit_prune.pruning import NothingRemoved, Pruned, Pruner, TargetOutOfReach
 from computekit_prune.removal import Settings
 
 ZOO: dict[str, tuple[dict[str, Any], Callable[[], Tensor]]] = {
@@ -26,6 +26,10 @@ ZOO: dict[str, tuple[dict[str, Any], Callable[[], Tensor]]] = {
 
 def settings(ratio: float = 0.5, scope: Any = "uniform", round_to: int = 1) -> Settings:
     return Settings(ratio, scope, criteria.find("l2"), round_to)
+
+
+def prune(module: nn.Module, arch: models.ArchRef, inputs: tuple[Tensor, ...], how: Settings) -> Pruned:
+    return Pruner(module, arch, inputs).prune(how)
 
 
 def kill_odd_channels(module: nn.Module, width: int) -> None:
@@ -100,7 +104,7 @@ def test_target_of_flops_is_met_with_the_smallest_ratio() -> None:
     arch, inputs = models.ArchRef("resnet", args), (sample(),)
     module = models.build(arch)
     whole = flops.count(module, inputs).forward
-    pruned, ratio = prune_to_flops(module, arch, inputs, settings(), 0.4)
+    pruned, ratio = Pruner(module, arch, inputs).prune_to_flops(settings(), 0.4)
     assert flops.count(pruned.module, inputs).forward <= 0.4 * whole
     less = prune(module, arch, inputs, settings(ratio - 1 / 64))
     assert flops.count(less.module, inputs).forward > 0.4 * whole
@@ -110,7 +114,7 @@ def test_target_that_kept_layers_exceed_is_refused() -> None:
     args, sample = ZOO["gpt"]
     arch = models.ArchRef("gpt", args)
     with pytest.raises(TargetOutOfReach, match="nearly all channels that may go leaves 0"):
-        prune_to_flops(models.build(arch), arch, (sample(),), settings(), 0.05)
+        Pruner(models.build(arch), arch, (sample(),)).prune_to_flops(settings(), 0.05)
 
 
 class FixedHeads(nn.Module):
