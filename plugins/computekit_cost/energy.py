@@ -39,7 +39,8 @@ def power_of(device: Device | None, given_w: float | None) -> Power:
         return Power(None, reason=reason)
     if hardware.tdp_w is None:
         return Power(None, reason=f"the maker publishes no power for {hardware.name}; give --device-power-w")
-    return _design_power(hardware.tdp_w, hardware.name, hardware.source)
+    whose = f"{hardware.name} (not verified)" if "tdp" in hardware.unverified else hardware.name
+    return _design_power(hardware.tdp_w, whose, hardware.source)
 
 
 def _design_power(watts: float, whose: str, source: str) -> Power:

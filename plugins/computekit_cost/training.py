@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from computekit import catalog
 from computekit.records import Device, Quantity, Record, Row
 
 from . import formulas
@@ -39,10 +40,11 @@ def _by_flops(subject: Subject, utilization: float, rate: Rate) -> Charged:
             None, _UNIT, {"training_cost_usd": Quantity(value=None, unit="USD", reason=reason)}, subject.device
         )
     hours = Quantity(value=formulas.device_hours(flops, peak, utilization), unit="h")
-    there = replace(subject, device=Device(kind="estimated", name=rate.accelerator or ""))
-    speed = f"{utilization:.0%} of {peak / 1e12:g} dense {dtype} TFLOP/s"
+    device = Device(kind="estimated", name=rate.accelerator or "")
+    doubt = " (not verified)" if dtype in catalog.find_hardware(device.name).unverified else ""
+    speed = f"{utilization:.0%} of {peak / 1e12:g} dense {dtype} TFLOP/s{doubt}"
     what = f"{flops:.3g} FLOP of this {subject.record.step} run alone at {speed}"
-    return _charge(there, hours, rate, what)
+    return _charge(replace(subject, device=device), hours, rate, what)
 
 
 def estimate(subject: Subject, row: Row, rate: Rate) -> Charged:

@@ -152,6 +152,11 @@ def test_training_run_on_another_accelerator_by_its_flops(tmp_path: Path) -> Non
     assert record.notes == [] and len(record.details["offers"]) == 1
 
 
+def test_peak_that_no_source_confirms_is_marked(tmp_path: Path) -> None:
+    record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "g5.xlarge", "--utilization", "0.4")
+    assert "70 dense bf16 TFLOP/s (not verified)" in (record.rows[0].quantities["training_cost_usd"].method or "")
+
+
 def test_flops_cannot_be_charged_without_a_peak(tmp_path: Path) -> None:
     record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "c7i.large", "--utilization", "0.4")
     found = record.rows[0].quantities["training_cost_usd"]
