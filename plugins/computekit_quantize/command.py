@@ -13,8 +13,9 @@ import computekit
 from computekit import ComputekitError, FileProblem, options
 
 if TYPE_CHECKING:
-    from .plan import Decision
-    from .schemes import Scheme
+    from computekit.models import ModelFile
+
+    from .plan import Decision, Request
 
 MIN_COVERAGE = 0.10
 """Share of a model's bytes below which quantizing it is refused as a no-op."""
@@ -41,6 +42,13 @@ class NoGain(ComputekitError):
 @click.option(
     "--group-size", type=click.IntRange(min=1), help="Values that share a scale.  [default: int8 a row, int4 32]"
 )
+@click.option(
+    "--activations",
+    type=click.Choice(["float", "dynamic"]),
+    default="float",
+    show_default=True,
+    help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token. Needs --int8.",
+)
 @click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are.")
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")
@@ -54,6 +62,7 @@ def quantize(
     model: Path,
     scheme: str | None,
     group_size: int | None,
+    activations: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     allow_noop: bool,
@@ -84,13 +93,16 @@ def quantize(
 
     how = schemes.get(scheme)
     group = group_size or how.default_group
+    if activations == "dynamic" and (how.bits != 8 or group is not None):
+        raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
     source = open_model(run.input(model), trust_pickle=trust_pickle)
     present = compressed.find(source.tensors)
     if present:
         example = f"{len(present)} weights, e.g. {next(iter(present))}"
         raise FileProblem(model, f"is quantized already ({example})", "computekit dequantize gives back floats")
     huggingface.check_plain(source)
-    decisions = plan.make(source, plan.Request(how, group, include, exclude))
+    request = plan.Request(how, group, activations, include, exclude)
+    decisions = plan.make(source, request)
     report = coverage.Coverage(decisions)
     if report.share < MIN_COVERAGE and not allow_noop:
         raise NoGain(model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
@@ -101,7 +113,7 @@ def quantize(
         gauge = metric.Gauge(run, computekit.load_data(data), arch_ref, batch_size, trust_pickle)
         gauge.measure(model)
     with run.writing(model.with_stem(f"{model.stem}-{scheme}")) as target:
-        _write(run, source, target, decisions, how, group)
+        _write(run, source, target, decisions, request)
         size = files.size_bytes(target)
         if size >= size_before and not allow_noop:
             raise NoGain(model, f"the result would take {size} bytes, the input takes {size_before}")
@@ -122,16 +134,17 @@ def quantize(
 
 
 def _write(
-    run: computekit.StepRun, source: Any, target: Path, decisions: list[Decision], scheme: Scheme, group: int | None
+    run: computekit.StepRun, source: ModelFile, target: Path, decisions: list[Decision], request: Request
 ) -> None:
     """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
     from computekit.models import compressed, rewrite
 
     from . import huggingface
 
-    metadata = {**source.metadata, "compression": {"scheme": scheme.name}}
+    scheme, group = request.scheme, request.group
+    metadata = {**source.metadata, "compression": {"scheme": scheme.name, "activations": request.activations}}
     if huggingface.is_folder(source):
-        metadata["quantization_config"] = huggingface.quantization_config(decisions, scheme.bits, group)
+        metadata["quantization_config"] = huggingface.quantization_config(decisions, request)
     by_name = {name: decision for decision in decisions for name in decision.names}
     with one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
 

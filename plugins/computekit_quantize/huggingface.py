@@ -15,7 +15,7 @@ from computekit import FileProblem
 if TYPE_CHECKING:
     from computekit.models import ModelFile, TensorInfo
 
-    from .plan import Decision
+    from .plan import Decision, Request
 
 
 def is_folder(source: ModelFile) -> bool:
@@ -40,18 +40,23 @@ def unreadable(info: TensorInfo, group: int | None) -> str:
     return ""
 
 
-def quantization_config(decisions: Sequence[Decision], bits: int, group: int | None) -> dict[str, Any]:
+def quantization_config(decisions: Sequence[Decision], request: Request) -> dict[str, Any]:
     """The ``quantization_config`` of config.json for the tensors that ``decisions`` quantize."""
+    bits, group = request.scheme.bits, request.group
+    integers = {"num_bits": bits, "type": "int", "symmetric": True}
+    granularity = {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
     layout = "naive-quantized" if bits == 8 else "pack-quantized"
-    weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": True, "dynamic": False}
-    weights |= {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
+    group_0: dict[str, Any] = {"targets": _targets(decisions), "weights": {**integers, "dynamic": False, **granularity}}
+    if request.activations == "dynamic":
+        layout = "int-quantized"
+        group_0["input_activations"] = {**integers, "dynamic": True, "strategy": "token"}
     return {
         "quant_method": "compressed-tensors",
         "format": layout,
         "quantization_status": "compressed",
         "dequantize": True,
         "ignore": [],
-        "config_groups": {"group_0": {"targets": _targets(decisions), "weights": weights, "format": layout}},
+        "config_groups": {"group_0": {**group_0, "format": layout}},
     }
 
 

@@ -33,10 +33,15 @@ class Decision:
 
 @dataclass(frozen=True)
 class Request:
-    """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns; exclusion wins."""
+    """What to do with weights, and with which.
+
+    ``activations`` is "float", or "dynamic" for linear layers that round their inputs to 8 bits, a scale per token.
+    ``include`` and ``exclude`` are shell patterns over tensor names; exclusion wins.
+    """
 
     scheme: Scheme
     group: int | None
+    activations: str = "float"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def compress_parameter(places: Sequence[tuple[nn.Module, str]], weight: QuantizedWeight) -> None:
-    """Replace a parameter by ``weight``, of the same shape, in all its ``places`` (module, attribute)."""
+def compress_parameter(
+    places: Sequence[tuple[nn.Module, str]], weight: QuantizedWeight, activations: str | None = None
+) -> None:
+    """Replace a parameter by ``weight``, of the same shape, in all its ``places`` (module, attribute).
+
+    With ``activations`` "dynamic", linear layers with 8-bit weights and a scale per row compute in integers on the CPU.
+    """
     from torch import nn
 
     (_, values), *others = weight.store("")
@@ -28,7 +33,8 @@ def compress_parameter(places: Sequence[tuple[nn.Module, str]], weight: Quantize
     for owner, attribute in places:
         base: Any = getattr(type(owner), "_uncompressed", type(owner))
         before: tuple[tuple[str, int], ...] = getattr(type(owner), "_compressed", ())
-        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits)))
+        in_integers = activations == "dynamic" and weight.bits == 8 and weight.scale.shape[1] == 1
+        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits)), in_integers)
         main = compressed.parts(attribute, weight.bits)[0]
         if main != attribute:
             del owner._parameters[attribute]
@@ -39,7 +45,9 @@ def compress_parameter(places: Sequence[tuple[nn.Module, str]], weight: Quantize
 
 
 @functools.cache
-def _compressed_class(base: type[nn.Module], attributes: tuple[tuple[str, int], ...]) -> type[nn.Module]:
+def _compressed_class(
+    base: type[nn.Module], attributes: tuple[tuple[str, int], ...], in_integers: bool
+) -> type[nn.Module]:
     """A subclass of ``base`` whose ``attributes`` (name, bits) are properties that dequantize."""
     from torch import nn
 
@@ -50,6 +58,8 @@ def _compressed_class(base: type[nn.Module], attributes: tuple[tuple[str, int], 
         members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
     if base.forward is nn.Embedding.forward:
         members["forward"] = _embed
+    if in_integers and base.forward is nn.Linear.forward:
+        members["forward"] = _multiply_integers
     return type(f"Compressed{base.__name__}", (base,), members)
 
 
@@ -86,6 +96,18 @@ def _embed(module: nn.Embedding, input: torch.Tensor) -> torch.Tensor:
     if bits == 4:
         values = compressed.unpack(values, (values.shape[0], module.embedding_dim))
     return compressed.dequantize(values, scale).reshape(*input.shape, module.embedding_dim)
+
+
+def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    """The layer in 8-bit integers. input (..., in_features) -> (..., out_features)."""
+    from torch import nn
+
+    from . import int8_linear
+
+    if input.device.type != "cpu":
+        return nn.Linear.forward(module, input)
+    weight, scale = _stored(module, "weight", 8)
+    return int8_linear.linear(input, weight, scale, module.bias)
 
 
 def places(module: nn.Module) -> dict[str, tuple[tuple[nn.Module, str], ...]]:

@@ -187,6 +187,7 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         except ShapesDoNotFit as error:
             raise FileProblem(source.path, str(error)) from error
         own = module.state_dict()
+    activations = (source.metadata.get("compression") or {}).get("activations")
     owners = places(module)
     state, filled = {}, set()
     for key, name in names.items():
@@ -202,7 +203,7 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         elif owners[key] not in filled:
             weight = floats.quantized(name)
             _without_nan(weight.scale, name, source)
-            compress_parameter(owners[key], weight)
+            compress_parameter(owners[key], weight, activations)
             filled.add(owners[key])
     module.load_state_dict(state, strict=False)  # that nothing is missing was seen above
 

@@ -1,0 +1,76 @@
+"""The integer product: exact but for rounding, and the same for a token whatever stands beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from computekit import load_into
+from computekit.cli import main
+from computekit.models import compressed, int8_linear
+
+
+def layer(out: int, columns: int, seed: int) -> tuple[compressed.QuantizedWeight, torch.Tensor]:
+    torch.manual_seed(seed)
+    return compressed.quantize(torch.randn(out, columns)), torch.randn(out)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70), st.booleans(), st.integers(0, 99))
+def test_result_is_that_of_rounded_inputs(rows: int, out: int, columns: int, with_bias: bool, seed: int) -> None:
+    weight, bias = layer(out, columns, seed)
+    x = torch.randn(rows, columns) * 10.0 ** torch.randint(-3, 3, (rows, 1))
+    shift = bias if with_bias else None
+    ours = int8_linear.linear(x, weight.values, weight.scale, shift)
+    exact = torch.nn.functional.linear(x, weight.dequantize(), shift)
+    step = x.abs().amax(1, keepdim=True) / 127  # every input moves by half a step at most
+    bound = 0.5 * step * weight.dequantize().abs().sum(1) + 1e-4 * (exact.abs() + 1)
+    assert bool(((ours - exact).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_token_does_not_depend_on_its_neighbours(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias = layer(24, 16, 0)
+    x = torch.randn(9, 5, 16).to(dtype)
+    x[3] *= 1000
+    together = int8_linear.linear(x, weight.values, weight.scale, bias)
+    assert (together.shape, together.dtype) == ((9, 5, 24), dtype)
+    alone = torch.stack([int8_linear.linear(one, weight.values, weight.scale, bias) for one in x])
+    assert torch.equal(together, alone)
+    monkeypatch.setattr(int8_linear, "_CACHE", 24 * 7)
+    assert torch.equal(together, int8_linear.linear(x, weight.values, weight.scale, bias))
+
+
+def test_zeros_and_empty_batches_are_fine() -> None:
+    weight, bias = layer(4, 3, 0)
+    assert torch.equal(int8_linear.linear(torch.zeros(2, 3), weight.values, weight.scale, bias), bias.expand(2, 4))
+    assert int8_linear.linear(torch.zeros(0, 3), weight.values, weight.scale, bias).shape == (0, 4)
+
+
+def test_a_file_remembers_that_it_computes_in_integers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    result = CliRunner().invoke(main, ["quantize", "--int8", "--activations", "dynamic", str(tmp_path / "m.pt")])
+    assert result.exit_code == 0, result.stderr
+    fresh = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    integers = load_into(fresh, tmp_path / "m-int8.pt")
+    x = torch.randn(8, 64)
+    with torch.inference_mode():
+        hidden = int8_linear.linear(x, *(integers[0]._parameters["weight"], integers[0].weight_scale), model[0].bias)
+        ours = int8_linear.linear(
+            hidden.relu(), *(integers[2]._parameters["weight"], integers[2].weight_scale), model[2].bias
+        )
+        assert torch.equal(integers(x), ours)
+        assert torch.cosine_similarity(ours, model(x)).min() > 0.999
+
+
+def test_dynamic_activations_need_a_scale_per_row(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.randn(64, 64)}, tmp_path / "m.pt")
+    result = CliRunner().invoke(main, ["quantize", "--int4", "--activations", "dynamic", str(tmp_path / "m.pt")])
+    assert result.exit_code == 2
+    assert "--int8" in result.stderr
