@@ -135,7 +135,8 @@ def test_every_protocol(protocol: int, canary: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["key", "location", "offset", "shape", "hooks", "parameter hooks", "type"])
 def test_a_call_among_the_arguments_of_a_tensor(place: str, canary: Path, tmp_path: Path) -> None:
-    from computekit.models.pickles import Call, Global, Ordered, Persistent, emit
+    from computekit.models.pickle_writing import emit
+    from computekit.models.pickles import Call, Global, Ordered, Persistent
 
     run = Call(Global("os", "system"), (f"touch {canary}",))
 
@@ -319,7 +320,8 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_absurd_tensors_are_refused(shape: Any, stride: Any, offset: int, count: int, tmp_path: Path) -> None:
-    from computekit.models.pickles import Call, Global, Ordered, Persistent, emit
+    from computekit.models.pickle_writing import emit
+    from computekit.models.pickles import Call, Global, Ordered, Persistent
 
     storage = Persistent(("storage", Global("torch", "FloatStorage"), "0", "cpu", count))
     rebuild = Global("torch._utils", "_rebuild_tensor_v2")

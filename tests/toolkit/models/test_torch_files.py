@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -186,3 +187,19 @@ def test_a_class_in_the_checkpoint_asks_for_trust_and_is_kept(tmp_path: Path) ->
         open_model(tmp_path / "a.pt")
     rewrite(open_model(tmp_path / "a.pt", trust_pickle=True), tmp_path / "b.pt", lambda info, load: None)
     assert torch.load(tmp_path / "b.pt", weights_only=False)["args"] == argparse.Namespace(lr=0.1)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_numpy_numbers_become_plain_ones(legacy: bool, tmp_path: Path) -> None:
+    numbers = {"f8": np.float64(0.25), "f4": np.float32(0.5), "i8": np.int64(-3), "b1": np.bool_(True)}
+    document = {"model": network().state_dict(), **numbers}
+    torch.save(document, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy)
+    after = copy(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert [after[name] for name in numbers] == [0.25, 0.5, -3, True]
+    assert type(after["f8"]) is float and type(after["b1"]) is bool
+
+
+def test_other_numpy_objects_take_trust(tmp_path: Path) -> None:
+    torch.save({"model": network().state_dict(), "classes": np.array(["a", "b"])}, tmp_path / "a.pt")
+    with pytest.raises(FileProblem, match=r"numpy\..*--trust-pickle"):
+        open_model(tmp_path / "a.pt")

@@ -53,6 +53,7 @@ def convert(
     from ..models import open_model
     from ..models.conversion import DTYPES, Conversion, convert, kind_of
     from ..models.huggingface import read_config
+    from ..models.roles import count_parameters
 
     wanted = run.output(target or model.with_suffix(".pt" if model.suffix == ".safetensors" else ".safetensors"))
     if target not in (None, wanted):
@@ -71,4 +72,4 @@ def convert(
         convert(source, temporary, kind, how)
         size = files.size_bytes(temporary)
     run.put("file_bytes", size, "B")
-    run.put("tensors", len(source.tensors), "1")
+    run.put("parameters", count_parameters(open_model(wanted)), "1", method="values in the file's weights")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -41,6 +42,9 @@ _OPAQUE_STORAGES = {
     "QUInt2x4Storage": 1,
 }
 _MAX_TENSOR_BYTES = 1 << 46
+
+_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMPY_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u1": "B", "b1": "?"}
 
 # What torch.load(weights_only=True) accepts, as far as state_dicts and checkpoints use it.
 _HARMLESS = {
@@ -149,6 +153,8 @@ def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
 
 def _reduce(function: Any, arguments: Any) -> Any:
     call = Call(function, arguments)
+    if isinstance(function, Global) and function.name == "scalar" and function.module in _NUMPY:
+        return _numpy_scalar(call)
     if not isinstance(function, Global) or function.module != "torch._utils":
         return call
     if function.name in ("_rebuild_parameter", "_rebuild_parameter_with_state") and arguments:
@@ -174,6 +180,19 @@ def tensor(storage: Storage, offset: Any, shape: Any, stride: Any, dtype: torch.
     lazy = LazyTensor(storage, offset, _sizes(shape), _sizes(stride), dtype, call)
     _check_fits(lazy)
     return lazy
+
+
+def _numpy_scalar(call: Call) -> Any:
+    """A numpy number as a plain one: many checkpoints keep their best accuracy so, and weights_only refuses it."""
+    kind, content = call.arguments if len(call.arguments) == 2 else (None, None)
+    if isinstance(content, Call) and content.function == Global("_codecs", "encode"):
+        content = str(content.arguments[0]).encode("latin-1", "replace")
+    code = kind.arguments[0] if isinstance(kind, Call) and kind.function == Global("numpy", "dtype") else None
+    form = _NUMPY_NUMBERS.get(code) if isinstance(code, str) else None
+    swapped = isinstance(kind, Call) and kind.has_state and ">" in str(kind.state)
+    if form is None or not isinstance(content, bytes) or len(content) != struct.calcsize(form):
+        return call
+    return struct.unpack(f"{'>' if swapped else '<'}{form}", content)[0]
 
 
 def _dtype(value: Any) -> torch.dtype:
@@ -205,7 +224,7 @@ def _check_fits(tensor: LazyTensor) -> None:
 
 
 def to_call(value: Any) -> Any:
-    """For `pickles.emit`: lazy tensors and storages as the pickle spells them."""
+    """For `pickle_writing.emit`: lazy tensors and storages as the pickle spells them."""
     if isinstance(value, LazyTensor):
         return value.call
     if isinstance(value, Storage):

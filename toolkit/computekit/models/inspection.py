@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
-from . import checkpoint, families, pickles, raw
+from . import checkpoint, families, pickles, raw, roles
 from .base import ModelFile, TensorInfo
 from .checkpoint import Storage
 from .formats import open_model
@@ -40,7 +40,7 @@ def inspect(path: Path, values: bool = True, progress: Callable[[int], object] =
         "format": source.format,
         "file_bytes": files.size_bytes(path),
         "models": list(source.parts),
-        "parameters": sum(info.numel for info in tensors if info.dtype.is_floating_point or info.dtype.is_complex),
+        "parameters": roles.count_parameters(source),
         "dtypes": _dtypes(tensors),
         "tied": _tied(tensors),
         "other_content": other_content(source) if isinstance(source, TorchFile) else [],

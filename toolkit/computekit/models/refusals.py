@@ -18,13 +18,13 @@ _MAGICS = (
     (b"\x28\xb5\x2f\xfd", "it is zstd-compressed: unpack it first (unzstd)"),
     (b"7z\xbc\xaf", "it is a 7z archive: unpack it first"),
     (b"Rar!", "it is a rar archive: unpack it first"),
-    (b"\x80", "it is a pickle, but not one that torch.save writes: open it where it was made and torch.save it"),
     (b"\x93NUMPY", "it is a numpy array"),
     (b"\x89HDF", "it is an HDF5 file (Keras): convert it to safetensors first"),
     (b"version https://git-lfs", "it is a git-lfs pointer: fetch the file itself with git lfs pull"),
     (b"<!DOCTYPE", "it is a web page: the download went wrong"),
     (b"<html", "it is a web page: the download went wrong"),
 )
+_SMALL_BYTES = 1 << 24
 _MODEL_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".gguf", ".onnx", ".pt2", ".tar")
 
 
@@ -53,6 +53,8 @@ def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
     for magic, what in _MAGICS:
         if start.startswith(magic):
             return what
+    if start.startswith(b"\x80"):
+        return _pickle(path)
     if start[257:262] == b"ustar":
         return _tar(path)
     if b"\0" not in start and (text := start.decode("utf-8", "replace").strip()):
@@ -89,3 +91,19 @@ def _archive(kind: str, names: list[str]) -> str:
     if models:
         return f"it is a {kind} archive that contains {models[0]!r}: unpack it and give that file"
     return f"it is a {kind} archive, but not one that torch writes"
+
+
+def _pickle(path: Path) -> str:
+    """What the pickle would import tells what it is; it is read as inert data, and only if it is small."""
+    from . import pickles
+
+    names: list[str] = []
+    if path.stat().st_size < _SMALL_BYTES:
+        try:
+            with path.open("rb") as stream:
+                found = pickles.parse(stream)
+            names = sorted({str(value) for value in pickles.walk(found) if isinstance(value, pickles.Global)})
+        except pickles.Malformed:
+            return "it begins like a pickle, but it is damaged"
+    wants = f" that would import {', '.join(names[:6])}" if names else ""
+    return f"it is a pickle{wants}, not a file of torch.save: load it where it was made, and torch.save its state_dict"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, pickles, raw
+from . import checkpoint, pickle_writing, pickles, raw
 from .base import Writer
 from .checkpoint import LazyTensor, Storage
 from .pickles import Call, Ordered
@@ -72,7 +72,7 @@ class TorchWriter(Writer):
                 return value.persistent(keys[value.key])
             return checkpoint.to_call(replace(value))
 
-        document = pickles.emit(root, spelled)
+        document = pickle_writing.emit(root, spelled)
         for member, content in (
             ("data.pkl", document),
             (".format_version", b"1"),
