@@ -82,6 +82,11 @@ def benchmark() -> None:
     help="Add trials to the five needed ones until all pairs are resolved or this is spent.",
 )
 @click.option("--compile", "compile_", is_flag=True, help="Run every model through torch.compile.")
+@click.option("--numerics", is_flag=True, help="Also run in bf16 and fp16: error by layer, and what overflows.")
+@click.option("--roofline", is_flag=True, help="Also place each model's operations under the device's ceilings.")
+@click.option(
+    "--ceilings", metavar="FILE", help="Device record for --roofline (benchmark device).  [default: measure now]"
+)
 @options.trust_pickle
 @options.step
 def models(
@@ -98,6 +103,9 @@ def models(
     clock: str,
     time_budget: float,
     compile_: bool,
+    numerics: bool,
+    roofline: bool,
+    ceilings: str | None,
     trust_pickle: bool,
 ) -> int:
     """Measure one or several models and compare each with the first: faster, slower, the same, or unresolved.
@@ -109,19 +117,20 @@ def models(
     Example:
       computekit benchmark models model.pt model-int8.pt --data digits
       computekit benchmark models a.pt b.pt --input-shape 3,224,224 --batch-size 8
+      computekit benchmark models a.pt --numerics --roofline -o a.json
     """
-    from .compare import compare_models
+    from .compare import Asked, compare_models
     from .jobs import INTERRUPTED, Job, Subject
 
     if clock == "device" and run.device.type != "cuda":
         raise computekit.ComputekitError(f"--clock device needs a CUDA device, not {run.device}; use wall or cpu")
     shared = Subject("", None, arch, dict(arch_args or {}), trust_pickle)
-    campaign = compare_models(
-        run, models, names, data,
-        Job("trial", (shared,), input_shape=input_shape, compile=compile_),
-        batch_size=batch_size, throughput_batches=throughput_batches,
-        margin=margin, clock=clock, budget_s=time_budget,
+    asked = Asked(
+        batch_size=batch_size, throughput_batches=throughput_batches, margin=margin, clock=clock,
+        budget_s=time_budget, numerics=numerics, roofline=roofline, ceilings=ceilings,
     )  # fmt: skip
+    job = Job("trial", (shared,), input_shape=input_shape, compile=compile_)
+    campaign = compare_models(run, models, names, data, job, asked)
     return INTERRUPTED if campaign.interrupted else 0
 
 

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from computekit import ComputekitError, StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
-from . import jobs, latency, machine, samples
+from . import inside, jobs, latency, machine, samples
 from .campaign import Campaign
 from .jobs import Job, JobFailed
 from .rows import put, put_unknown, significant
@@ -21,18 +22,27 @@ from .verdicts import MIN_TRIALS, Comparison
 PERCENTILES = (0.9, 0.95, 0.99)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What to measure of the models, and how long; see the options of ``benchmark models``."""
+
+    batch_size: int
+    throughput_batches: Sequence[int]
+    margin: float
+    clock: str
+    budget_s: float
+    numerics: bool = False
+    roofline: bool = False
+    ceilings: str | None = None
+
+
 def compare_models(
     run: StepRun,
     models: Sequence[Path],
     names: Sequence[str],
     data: str | None,
     job: Job,
-    *,
-    batch_size: int,
-    throughput_batches: Sequence[int],
-    margin: float,
-    clock: str,
-    budget_s: float,
+    asked: Asked,
 ) -> Campaign:
     """Fill ``run`` with one row per model and the comparisons.
 
@@ -53,29 +63,35 @@ def compare_models(
         dataclasses.replace(shared, label=label, path=str(model)) for label, model in zip(labels, models, strict=True)
     )
     job = job.but(subjects=subjects, device=str(run.device), threads=run.threads, seed=run.seed)
-    batches = list(dict.fromkeys([batch_size, *throughput_batches]))
+    batches = list(dict.fromkeys([asked.batch_size, *asked.throughput_batches]))
     with tempfile.TemporaryDirectory(prefix="computekit-") as folder:
         used = samples.choose(data, job)
         if used is not None:
             run.details["data"] = used.describe()
             job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
-        job, examined = _examine_all(run, job, batch_size)
-        campaign = Campaign(job, batches, budget_s, margin, clock)
+        job, examined = _examine_all(run, job, asked.batch_size)
+        campaign = Campaign(job, batches, asked.budget_s, asked.margin, asked.clock)
         watch = machine.Watch()
         _run_trials(run, campaign)
         noise = watch.report()
-    position = {subject.label: i for i, subject in enumerate(job.subjects)}
-    for label, digest, model in zip(labels, hashes, models, strict=True):
-        row = run.row(label, sha256=digest)
-        _put_size(row, model, examined[label])
-        _put_quality(row, examined[label], examined[labels[0]], labels[0])
-        if label in position:
-            _put_timing(row, campaign, position[label])
-        else:
-            put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
-            put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
-    comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
-    _report(run, campaign, comparisons, noise)
+        position = {subject.label: i for i, subject in enumerate(job.subjects)}
+        for label, digest, model in zip(labels, hashes, models, strict=True):
+            row = run.row(label, sha256=digest)
+            _put_size(row, model, examined[label])
+            _put_quality(row, examined[label], examined[labels[0]], labels[0])
+            if label in position:
+                _put_timing(row, campaign, position[label])
+            else:
+                put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
+                put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
+        comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
+        _report(run, campaign, comparisons, noise)
+        if asked.numerics:
+            inside.show_numerics(run, job, asked.batch_size)
+        if asked.roofline:
+            inside.show_roofline(
+                run, job, asked.batch_size, asked.ceilings, run.output(models[0].parent / "roofline.svg").parent
+            )
     return campaign
 
 

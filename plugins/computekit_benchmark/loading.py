@@ -108,9 +108,18 @@ def example_inputs(model: Loaded, job: Job, batch: int) -> tuple[Any, ...]:
             raise ComputekitError(
                 f"nothing tells what goes into {model.arch.name}; say it with --data or --input-shape"
             )
-        values = known.example(batch, **model.arch.args)
+        values = tuple(_random(value, job.seed) for value in known.example(batch, **model.arch.args))
     dtype = floating_dtype(model.module)
     return tuple(_placed(value, job.device, dtype) for value in values)
+
+
+def _random(value: Any, seed: int) -> Any:
+    """Normal random numbers in the place of a floating-point example, which often is all zeros."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def _placed(value: Any, device: str, dtype: torch.dtype) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from computekit import ComputekitError
 
-from . import device, generation, isolated, loadgen, scenarios, timing
+from . import device, generation, isolated, loadgen, numerics, roofline, scenarios, timing
 from .jobs import Job
 from .loading import ModelFault
 
@@ -21,6 +21,8 @@ TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "scenario": scenarios.run,
     "loadgen": loadgen.run,
     "generate": generation.run,
+    "numerics": numerics.run,
+    "roofline": roofline.run,
 }
 
 
