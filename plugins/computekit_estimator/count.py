@@ -195,9 +195,8 @@ def _put_dimensions(put: Putter, dims: Transformer, tokens: int) -> None:
 def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     from computekit import flops
 
-    assert subject.module is not None and subject.inputs is not None
     try:
-        cost = flops.count(subject.module, subject.inputs, subject.kwargs)
+        cost = counted(subject)
     except flops.CountFailed as error:
         if subject.dims is None:
             for key in ("forward_flops", "backward_flops", "step_flops"):
@@ -219,7 +218,8 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         put("backward_flops", cost.backward, "FLOP", where)
         put("step_flops", cost.total, "FLOP", "forward and backward of one sample, nothing recomputed")
     if subject.tokens and subject.parameters:
-        put("six_nd_flops", 6 * subject.parameters * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
+        active = subject.dims.active_parameters if subject.dims and subject.dims.experts else subject.parameters
+        put("six_nd_flops", 6 * active * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
     put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
     for gap in cost.unknown:
@@ -236,6 +236,19 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     }  # fmt: skip
     run.details["unknown_ops"] = [{"name": g.name, "calls": g.calls, "share": g.share} for g in cost.unknown]
     run.show(_module_table(cost))
+
+
+def counted(subject: Subject) -> FlopCount:
+    """The count of a subject that has a module; one that cannot run without values is built with real weights."""
+    from computekit import flops
+
+    assert subject.module is not None and subject.inputs is not None
+    try:
+        return flops.count(subject.module, subject.inputs, subject.kwargs)
+    except flops.CountFailed:
+        if subject.rebuild is None:
+            raise
+    return flops.count(subject.rebuild(), subject.inputs, subject.kwargs)
 
 
 def _module_table(cost: FlopCount, depth: int = 1, limit: int = 30) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
     from computekit.models import ArchRef
 
 
+_TOKENS = 2048
+"""Tokens of the sample that is counted, where neither the user nor the model sets fewer."""
+_REBUILDABLE = 200_000_000
+"""Parameters up to which a config's model is built with real weights when it cannot be counted without."""
+
+
 @dataclass
 class Subject:
     """A model to estimate. ``module`` is None for weights without code and for plain dimensions.
 
-    ``weights`` are its (elements, bytes) as stored; ``inputs`` and ``kwargs`` make one forward call for one sample.
+    ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
+    code that cannot run without values.
     """
 
     label: str
@@ -37,6 +45,7 @@ class Subject:
     weight_bytes: int | None = None
     why_no_flops: str = ""
     tokens: int | None = None
+    rebuild: Callable[[], nn.Module] | None = None
 
 
 def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, trust_pickle: bool) -> Subject:
@@ -73,7 +82,7 @@ def from_arch(arch: ArchRef, shape: tuple[int, ...] | None) -> Subject:
         raise
     except Exception:  # a factory that computes on its weights
         module = models.build(arch)
-    subject = Subject(label=arch.name)
+    subject = Subject(label=arch.name, rebuild=lambda: models.build(arch))
     _add_module(subject, module, arch, shape)
     return subject
 
@@ -131,44 +140,72 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
     if not isinstance(config, dict):
         raise FileProblem(file, "is JSON but not a config", "give the config.json of a Hugging Face model")
     try:
-        subject.dims = transformer.from_config(config, subject.label)
-    except ComputekitError as error:
-        subject.why_no_flops = str(error)
-    seq = shape[-1] if shape else min(subject.dims.seq, 2048) if subject.dims else 2048
-    try:
-        _build_config(subject, config, seq, shape)
+        _build_config(subject, config, shape)
     except ModuleNotFoundError:
         pass  # without transformers the dimensions alone must do
     except Exception as error:
         subject.why_no_flops = f"transformers cannot build it: {(str(error).splitlines() or [''])[0]}"
+    if subject.module is None:
+        try:
+            subject.dims = transformer.from_config(config, subject.label)
+        except ComputekitError as error:
+            subject.why_no_flops = subject.why_no_flops or str(error)
     if subject.module is None and subject.dims is not None:
         subject.parameters = subject.parameters or subject.dims.parameters
-        subject.tokens = seq
+        subject.tokens = shape[-1] if shape else min(subject.dims.seq, _TOKENS)
+        subject.dims = replace(subject.dims, seq=subject.tokens)
     if subject.module is None and subject.dims is None:
         raise FileProblem(file, f"cannot be estimated ({subject.why_no_flops})", "pip install 'computekit[hf]'")
 
 
-def _build_config(subject: Subject, config: dict[str, Any], seq: int, shape: tuple[int, ...] | None) -> None:
+def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ...] | None) -> None:
+    """Build the config's model on the meta device and make one sample for it."""
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     hf = AutoConfig.for_model(**config)
+    with contextlib.suppress(ComputekitError):  # a model that is no transformer has no dimensions
+        subject.dims = transformer.from_config(hf.to_dict(), subject.label)
     named = " ".join(config.get("architectures") or [])
     factory = AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
-    with torch.device("meta"):
+
+    def build() -> Any:
         module: Any = factory.from_config(hf)  # type: ignore[no-untyped-call]
-    subject.module = module.eval()
+        return module.eval()
+
+    with torch.device("meta"):
+        module = build()
     if subject.parameters is None:
         subject.parameters = sum(p.numel() for p in module.parameters())
         subject.weight_bytes = sum(p.nbytes for p in module.parameters())
+    if subject.dims is not None and subject.dims.experts:
+        module = module.to(torch.bfloat16)  # products over groups of experts exist in bf16 only
+    if subject.parameters <= _REBUILDABLE:
+        subject.rebuild = build
+    subject.module, subject.inputs = module, ()
+    subject.kwargs, subject.tokens = _config_inputs(module, hf, shape)
+    if subject.tokens is None or hf.is_encoder_decoder:
+        subject.dims = None  # images, audio and encoder-decoders have other dimensions than these
+    elif subject.dims is not None:
+        subject.dims = replace(subject.dims, seq=subject.tokens)
+
+
+def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[dict[str, Any], int | None]:
+    """Keyword arguments of one forward call of a transformers model, and how many tokens they hold."""
+    import torch
+
     name = getattr(module, "main_input_name", "input_ids")
     if name == "pixel_values":
         size = getattr(hf, "image_size", 224)
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        subject.kwargs = {name: torch.zeros(shape or (1, getattr(hf, "num_channels", 3), height, width))}
-    else:
-        subject.kwargs = {name: torch.zeros(shape or (1, seq), dtype=torch.long)}
-        subject.tokens = seq
-        if getattr(hf, "use_cache", False):
-            subject.kwargs["use_cache"] = True  # with a cache no packed-sequence check needs the values
-    subject.inputs = ()
+        return {name: torch.zeros(shape or (1, getattr(hf, "num_channels", 3), height, width))}, None
+    tokens = shape[-1] if shape else min(getattr(hf, "max_position_embeddings", None) or _TOKENS, _TOKENS)
+    written = min(tokens, getattr(hf, "max_target_positions", None) or tokens)
+    decoder = {"decoder_input_ids": torch.zeros((1, written), dtype=torch.long)} if hf.is_encoder_decoder else {}
+    if name == "input_features":
+        length = 2 * getattr(hf, "max_source_positions", 1500)
+        return {name: torch.zeros(shape or (1, hf.num_mel_bins, length)), **decoder}, None
+    given: dict[str, Any] = {name: torch.zeros(shape or (1, tokens), dtype=torch.long), **decoder}
+    if getattr(hf, "use_cache", False) and not decoder:
+        given["use_cache"] = True  # with a cache no check for packed sequences needs the values
+    return given, tokens

@@ -12,7 +12,7 @@ from computekit import StepRun, options
 from .calibrate import calibration as calibration_option
 from .calibrate import load
 from .constants import CONSTANTS, Constants
-from .count import Putter, Shape, dimensions, subject_of
+from .count import Putter, Shape, counted, dimensions, subject_of
 from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
@@ -134,8 +134,6 @@ def _transformer(
 def _generic(
     run: StepRun, put: Putter, subject: Subject, gpu: Gpu, asked: dict[str, Any], samples: float | None, data_s: float
 ) -> None:
-    from computekit import flops
-
     from . import generic
 
     if asked["num_gpus"] != 1:
@@ -143,7 +141,7 @@ def _generic(
     if subject.module is None or subject.inputs is None:
         raise CannotPredict(subject.why_no_flops or "the model cannot be run")
     batch = asked["microbatch"]
-    cost = flops.count(subject.module, subject.inputs, subject.kwargs)
+    cost = counted(subject)
     passes = generic.passes(cost, gpu, asked["precision"], batch)
     size = subject.parameters or 0
     optimizer = 50.0 * size / gpu.memory_rate

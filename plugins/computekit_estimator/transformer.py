@@ -17,7 +17,8 @@ from .errors import ContradictingDimensions
 class Transformer:
     """Dimensions of a transformer (decoder or encoder).
 
-    ``gated`` feed-forward blocks have three matrices (SwiGLU), others two. ``rotary`` models have no learned positions.
+    ``gated`` feed-forward blocks have three matrices (SwiGLU), others two. ``rotary`` models have no learned positions,
+    others ``positions`` of them (as many as ``seq`` unless given).
     ``bias`` adds biases to every projection and norm, as GPT does. ``tied`` output and input embeddings share weights.
     With ``experts`` the feed-forward block of every layer is a mixture, routed to ``topk`` experts.
     """
@@ -36,6 +37,7 @@ class Transformer:
     tied: bool = True
     rotary: bool = False
     bias: bool = True
+    positions: int = 0
     name: str = "transformer"
 
     def __post_init__(self) -> None:
@@ -48,6 +50,8 @@ class Transformer:
                     f"{_near_divisor(self.hidden, self.heads)} heads"
                 )
             object.__setattr__(self, "head_dim", self.hidden // self.heads)
+        if not self.rotary and not self.positions:
+            object.__setattr__(self, "positions", self.seq)
         if not self.kv_heads:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.heads % self.kv_heads:
@@ -91,7 +95,7 @@ class Transformer:
     @property
     def embedding_params(self) -> int:
         """Token embedding, and learned positions where there are some."""
-        return self.vocab * self.hidden + (0 if self.rotary else self.seq * self.hidden)
+        return (self.vocab + self.positions) * self.hidden
 
     @property
     def head_params(self) -> int:

@@ -175,3 +175,18 @@ def test_a_model_without_weights_that_needs_values_says_so():
         module = NeedsValues()
     with pytest.raises(flops.CountFailed, match="cannot run without values"):
         flops.count(module, torch.zeros(5, 2, 8))
+
+
+def test_grouped_products_of_a_mixture_of_experts():
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4, 16, 32, dtype=torch.bfloat16))
+
+        def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            return torch._grouped_mm(x, self.weight, offs=ends)
+
+    rows = torch.zeros(64, 16, dtype=torch.bfloat16)
+    cost = flops.count(Experts(), (rows, torch.tensor([16, 32, 48, 64], dtype=torch.int32)))
+    assert cost.forward == 2 * 64 * 16 * 32  # each row meets one expert, not four
+    assert cost.backward == cost.forward

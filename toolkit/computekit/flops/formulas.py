@@ -55,8 +55,14 @@ def _linear(args: Sequence[Any], _out: Any) -> int:
 
 
 def _grouped_mm(args: Sequence[Any], out: Any) -> int:
-    """Mixture-of-experts product: each row of (m, k) meets one of the g matrices (g, k, n)."""
-    return 2 * int(out.numel()) * int(args[0].shape[-1])
+    """Mixture-of-experts product over groups of rows: each row of (m, k) meets one of the g matrices (g, k, n).
+
+    In the backward pass also (k, m) x (m, n) -> (g, k, n), where the m rows are split among the g results.
+    """
+    left, right = args[0], args[1]
+    if left.dim() == right.dim() == 2:
+        return 2 * int(left.numel()) * int(right.shape[-1])
+    return 2 * int(out.numel()) * int(left.shape[-1])
 
 
 def conv_flops(x: torch.Size, w: torch.Size, out: torch.Size, transposed: bool = False) -> int:
@@ -180,6 +186,8 @@ PER_ELEMENT: dict[str, int] = {
     "_adaptive_avg_pool2d_backward": 1,
     "adaptive_max_pool2d_backward": 1,
     "cumsum": 1,
+    "scatter_add": 1,
+    "floor_divide": 1,
     "cumprod": 1,
     "_thnn_fused_lstm_cell": 9,
     "_thnn_fused_gru_cell": 9,
@@ -196,6 +204,7 @@ REDUCTIONS = {
 NO_ARITHMETIC = {
     "embedding", "index", "index_select", "gather", "index_put", "index_put_", "scatter", "scatter_", "select_scatter",
     "slice_scatter", "select_backward", "slice_backward", "unsqueeze_copy", "cat", "stack", "clone", "copy_", "copy",
+    "as_strided_",
     "contiguous", "_to_copy", "to", "unsafe_split", "split", "unsafe_chunk", "constant_pad_nd", "reflection_pad2d",
     "replication_pad2d", "roll", "flip", "repeat", "repeat_interleave", "tile", "expand_copy", "permute_copy",
     "_reshape_copy", "_unsafe_view", "resize_", "set_", "lift_fresh", "lift_fresh_copy", "pixel_shuffle",
