@@ -55,10 +55,15 @@ def train(
         reference = zoo.for_data(arch, arch_args, dataset)
         module = models.build(reference)
         name = f"architecture {arch!r}"
-        result = training.fit(
-            module, dataset, recipe, device=device, seed=run.seed, execution=how, ranks=ranks,
-            progress=run.progress, name=name,
-        )  # fmt: skip
+        try:
+            result = training.fit(
+                module, dataset, recipe, device=device, seed=run.seed, execution=how, ranks=ranks,
+                progress=run.progress, name=name,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if how.checkpoint and how.checkpoint.exists():
+                run.say(f"{how.checkpoint} is kept: the same command goes on from there")
+            raise
     if not ranks.first:  # the first rank has the whole model and writes it
         raise click.exceptions.Exit(0)
     test = evaluation.evaluate(module, dataset.test, dataset.task, device, name=name)

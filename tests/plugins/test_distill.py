@@ -112,6 +112,17 @@ def test_alpha_0_is_training_from_the_labels(teacher: str) -> None:
     assert all(torch.equal(a[key], b[key]) for key in a)
 
 
+def test_text() -> None:
+    Path("t.txt").write_bytes(b"abcd" * 1500)
+    small = "dim=16,depth=1,heads=2"
+    assert _run(f"train --arch gpt --arch-args {small} --data t.txt --epochs 1 --lr 0.02 -o t.pt").exit_code == 0
+    result = _run(f"distill t.pt --student gpt --student-args {small} --epochs 1 --lr 0.02 --control -o s.pt")
+    assert result.exit_code == 0, result.output
+    quantities = records.load("s.pt.record.json").rows[0].quantities
+    ratio = quantities["perplexity"].value / quantities["control_perplexity"].value  # type: ignore[operator]
+    assert quantities["perplexity_ratio_to_control"].value == pytest.approx(ratio)
+
+
 def test_what_goes_wrong_is_one_line(teacher: str) -> None:
     arch = ArchRef("mlp", {"classes": 4})
     save_module(build(arch), "four.pt", arch, data="digits")

@@ -104,6 +104,29 @@ def test_ctrl_c_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [p.name for p in Path().iterdir()] == ["m.pt"]
 
 
+def test_ctrl_c_keeps_the_checkpoint_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "train --arch mlp --data digits --epochs 2 --resume -o m.pt"
+    original, steps = torch.optim.AdamW.step, iter(range(30))
+
+    def interrupt(*arguments: Any) -> Any:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", interrupt)
+        assert "m.pt.checkpoint is kept: the same command goes on" in _run(words).output
+    assert [p.name for p in Path().iterdir()] == ["m.pt.checkpoint"]
+    assert _run(words).exit_code == 0
+    assert _run(words.replace("--resume -o m.pt", "-o n.pt")).exit_code == 0
+    assert Path("m.pt").read_bytes() == Path("n.pt").read_bytes()
+
+
+def test_checkpoint_every_needs_resume() -> None:
+    result = _run("train --arch mlp --data digits --checkpoint-every 5")
+    assert (result.exit_code, "give both" in result.output) == (2, True)
+
+
 def test_ranks_and_torchrun_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "torchrun --nproc-per-node 2 -m computekit" in _run("train --arch mlp --data digits --parallel ddp").output
     monkeypatch.setenv("WORLD_SIZE", "2")

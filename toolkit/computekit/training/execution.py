@@ -41,6 +41,9 @@ def execution_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, accumulate: int, recompute: bool, compile: bool, resume: bool, checkpoint_every: int | None,
         profile: bool, **kwargs: Any,
     ) -> Any:  # fmt: skip
+        if checkpoint_every and not resume:
+            raise click.UsageError("--checkpoint-every says how often --resume keeps a checkpoint; give both")
+
         def execution(output: Path) -> Execution:
             return Execution(
                 accumulate,

@@ -280,7 +280,9 @@ class _Training:
         with self.clock.part("validation"):
             # a sharded model only runs where all ranks run it; the others need no wrapper
             module = self.wrapped if self.ranks.kind == "fsdp" else self.module
-            found = evaluate(module, self.data.validation, self.data.task, self.device, name=self.name)
+            found = evaluate(
+                module, self.data.validation, self.data.task, self.device, self.batches.batch_size, name=self.name
+            )
         at.history.append(
             {"epoch": at.epoch, "loss": mean, "validation_loss": found.loss, f"validation_{found.metric}": found.value}
         )

@@ -41,7 +41,11 @@ def _put_speed(run: StepRun, data: Data, result: FitResult) -> None:
     if result.peak_memory_bytes is None:
         run.unknown("train_peak_memory_bytes", "this system does not tell the peak of a process", "B")
     else:
-        run.put("train_peak_memory_bytes", result.peak_memory_bytes, "B", how="measured")
+        allocated = run.device.type == "cuda"
+        method = (
+            "allocated by torch" if allocated else "resident set of the process, with what its allocator holds back"
+        )
+        run.put("train_peak_memory_bytes", result.peak_memory_bytes, "B", how="measured", method=method)
     run.put("train_total_s", result.total_s, "s", how="measured")
     run.put("train_first_step_s", result.first_step_s, "s", how="measured")
     if result.exact_seconds:
