@@ -112,7 +112,7 @@ def quantize(
         arch_ref = ArchRef(arch, arch_args or {}) if arch else None
         gauge = metric.Gauge(run, computekit.load_data(data), arch_ref, batch_size, trust_pickle)
         gauge.measure(model)
-    with run.writing(model.with_stem(f"{model.stem}-{scheme}")) as target:
+    with run.writing(source.beside(scheme)) as target:
         _write(run, source, target, decisions, request)
         size = files.size_bytes(target)
         if size >= size_before and not allow_noop:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from computekit import FileProblem, ModelFile, ModelFormat, TensorInfo, Writer, hookimpl, host, open_model, rewrite
@@ -122,3 +122,15 @@ def test_a_plugin_adds_a_kind_of_file(tmp_path: Path) -> None:
     back = conversion.kind_of(Path("d.num"))
     conversion.convert(open_model(tmp_path / "c"), tmp_path / "d.num", back, conversion.Conversion())
     assert (tmp_path / "d.num").read_text() == "text model\nx:1.0 2.0\ny:3.0\n"
+
+
+def test_the_default_name_of_a_result(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1)}, tmp_path / "m.pt")
+    folder = tmp_path / "Model-3.1-8B"
+    folder.mkdir()
+    save_file({"a": torch.ones(1)}, folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+    assert open_model(tmp_path / "m.pt").beside("int8") == tmp_path / "m-int8.pt"
+    assert open_model(folder).beside("int8") == tmp_path / "Model-3.1-8B-int8"
+    assert open_model(index).beside("int8") == folder / "model-int8.safetensors"

@@ -199,6 +199,15 @@ def test_numpy_numbers_become_plain_ones(legacy: bool, tmp_path: Path) -> None:
     assert type(after["f8"]) is float and type(after["b1"]) is bool
 
 
+def test_a_tensor_with_attributes_is_a_weight_and_keeps_them(tmp_path: Path) -> None:
+    tensor, parameter = torch.ones(3), nn.Parameter(torch.zeros(2))
+    tensor.note, parameter.note = "a", "b"  # type: ignore[attr-defined]
+    torch.save({"t": tensor, "p": parameter}, tmp_path / "a.pt")
+    after = copy(tmp_path / "a.pt", tmp_path / "b.pt")
+    assert list(open_model(tmp_path / "b.pt").tensors) == ["t", "p"]
+    assert after["t"].note == "a" and after["p"].note == "b" and isinstance(after["p"], nn.Parameter)
+
+
 def test_other_numpy_objects_take_trust(tmp_path: Path) -> None:
     torch.save({"model": network().state_dict(), "classes": np.array(["a", "b"])}, tmp_path / "a.pt")
     with pytest.raises(FileProblem, match=r"numpy\..*--trust-pickle"):

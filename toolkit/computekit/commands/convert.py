@@ -66,8 +66,8 @@ def convert(
         part=part,
         config=read_config(config) if config else {},
     )
-    kind = kind_of(wanted)
     source = open_model(run.input(model), trust_pickle=trust_pickle)
+    kind = kind_of(wanted, folder=bool(config) or source.format == "folder")
     with run.writing(wanted) as temporary:
         convert(source, temporary, kind, how)
         size = files.size_bytes(temporary)

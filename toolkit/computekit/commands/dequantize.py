@@ -50,7 +50,7 @@ def dequantize(run: StepRun, model: Path) -> None:
     metadata = {key: value for key, value in source.metadata.items() if key != "compression"}
     if source.format == "folder":
         metadata["quantization_config"] = None
-    with run.writing(model.with_stem(f"{model.stem}-float")) as target:
+    with run.writing(source.beside("float")) as target:
         rewrite(source, target, transform, metadata)
         size = files.size_bytes(target)
     run.put("file_bytes", size, "B")

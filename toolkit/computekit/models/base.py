@@ -57,6 +57,10 @@ class ModelFile(ABC):
         fits = isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("args"), dict)
         return found if fits else None
 
+    def beside(self, tag: str) -> Path:
+        """Where a step writes its result by default: ``model.pt`` becomes ``model-TAG.pt``."""
+        return self.path.with_stem(f"{self.path.stem}-{tag}")
+
     def program(self, trust_pickle: bool) -> nn.Module | None:
         """The module that the file itself can be run as; None if it holds weights without code.
 

@@ -10,7 +10,7 @@ import functools
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import torch
@@ -43,6 +43,7 @@ _OPAQUE_STORAGES = {
 }
 _MAX_TENSOR_BYTES = 1 << 46
 
+_WITH_ATTRIBUTES = Global("torch._tensor", "_rebuild_from_type_v2")
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMPY_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u1": "B", "b1": "?"}
 
@@ -155,12 +156,15 @@ def _reduce(function: Any, arguments: Any) -> Any:
     call = Call(function, arguments)
     if isinstance(function, Global) and function.name == "scalar" and function.module in _NUMPY:
         return _numpy_scalar(call)
+    if function == _WITH_ATTRIBUTES and len(arguments) == 4 and isinstance(arguments[2], tuple):
+        plain = _reduce(arguments[0], arguments[2])
+        return replace(plain, call=call) if isinstance(plain, LazyTensor) else call
     if not isinstance(function, Global) or function.module != "torch._utils":
         return call
     if function.name in ("_rebuild_parameter", "_rebuild_parameter_with_state") and arguments:
         data = arguments[0]
         if isinstance(data, LazyTensor):
-            return LazyTensor(data.storage, data.offset, data.shape, data.stride, data.dtype, call, parameter=True)
+            return replace(data, call=call, parameter=True)
         return call
     if function.name not in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3") or len(arguments) < 4:
         return call

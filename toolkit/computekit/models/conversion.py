@@ -34,9 +34,14 @@ class Conversion:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-def kind_of(target: Path) -> ModelFormat:
-    """The kind of file that ``target``'s name asks for; raises ComputekitError if it asks for none that is written."""
+def kind_of(target: Path, folder: bool = False) -> ModelFormat:
+    """The kind of file that ``target``'s name asks for; raises ComputekitError if it asks for none that is written.
+
+    ``folder``: a model folder can be made, so a name with an ending that no kind has is one (``Model-3.1``).
+    """
     known = {suffix: kind for kind in host.current().model_formats if kind.write for suffix in kind.suffixes}
+    if target.suffix not in known and folder:
+        return known[""]
     if target.suffix not in known:
         names = ", ".join(suffix for suffix in known if suffix)
         raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {names}, or a folder")

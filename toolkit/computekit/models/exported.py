@@ -57,7 +57,8 @@ def read(path: Path, _trust_pickle: bool) -> ExportedFile:
     """
     with torch_files.archive(path) as opened:
         if _CONFIG not in opened.members:
-            raise FileProblem(path, "is an exported program without a list of weights", "export it with torch >= 2.9")
+            problem = "is an exported program without a list of weights, from torch < 2.9 or compiled by AOTInductor"
+            raise FileProblem(path, problem, "export it again with torch.export.save")
         try:
             entries = json.loads(opened.content(_CONFIG))["config"]
             state = Ordered((str(name), _tensor(path, opened, name, entry)) for name, entry in entries.items())

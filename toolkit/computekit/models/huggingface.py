@@ -72,6 +72,9 @@ class Folder(ModelFile):
         described = {"name": ARCHITECTURE, "args": {"config": self.config}} if "model_type" in self.config else None
         return super().arch or described
 
+    def beside(self, tag: str) -> Path:
+        return self.path.with_name(f"{self.path.resolve().name}-{tag}")  # a dot in a folder's name begins no suffix
+
     def shard(self, name: str) -> str:
         """The weight file that a rewritten folder keeps tensor ``name`` in."""
         file = self._owner[name]

@@ -32,6 +32,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 KEY = "computekit"
+_INDEX = ".safetensors.index.json"
 _ALIGNMENT = 8
 _CHUNK = 1 << 22
 
@@ -70,6 +71,11 @@ class SafetensorsFile(ModelFile):
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         return self._infos
+
+    def beside(self, tag: str) -> Path:
+        if self.path.name.endswith(_INDEX):
+            return self.path.with_name(f"{self.path.name.removesuffix(_INDEX)}-{tag}.safetensors")
+        return super().beside(tag)
 
     def entry(self, name: str) -> Entry:
         return self.entries[self.aliases.get(name, name)]
