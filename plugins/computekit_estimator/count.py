@@ -235,7 +235,8 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         for name, c in cost.by_op.items()
     }  # fmt: skip
     run.details["unknown_ops"] = [{"name": g.name, "calls": g.calls, "share": g.share} for g in cost.unknown]
-    run.show(_module_table(cost))
+    if len(cost.by_module) > 1:
+        run.show(_module_table(cost))
 
 
 def counted(subject: Subject) -> FlopCount:

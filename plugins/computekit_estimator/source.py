@@ -61,10 +61,16 @@ def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, t
     if path.is_dir() and (path / "config.json").exists():
         _add_config(subject, path / "config.json", shape)
         return subject
-    if arch is None and "arch" not in file.metadata:
-        subject.why_no_flops = "the file holds weights without code; give --arch, or --config for a transformer"
+    try:
+        if arch is None and file.arch is None and file.program(trust_pickle) is None:
+            subject.why_no_flops = "the file holds weights without code; give --arch, or --config for a transformer"
+            return subject
+        module, arch, _ = computekit.load_module(path, arch, trust_pickle=trust_pickle)
+    except FileProblem as error:
+        if arch is not None:
+            raise
+        subject.why_no_flops = str(error)  # parameters and bytes are known all the same
         return subject
-    module, arch, _ = computekit.load_module(path, arch, trust_pickle=trust_pickle)
     _add_module(subject, module, arch, shape)
     return subject
 
@@ -110,7 +116,7 @@ def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple
     else:
         subject.inputs = _known_example(arch)
     if subject.inputs is None:
-        subject.why_no_flops = f"architecture {arch.name!r} gives no example input; say --input-shape 1,3,224,224"
+        subject.why_no_flops = "nothing tells what goes into the model; say it with --input-shape 1,3,224,224"
     elif hasattr(subject.inputs[0], "shape") and not subject.inputs[0].is_floating_point():
         subject.tokens = int(subject.inputs[0].shape[-1])
 

@@ -122,3 +122,33 @@ def test_a_config_that_is_none(tmp_path):
     path.write_text("[1, 2]")
     code, _, err = run("count", "--config", path)
     assert code == 1 and "config" in err
+
+
+def test_programs_are_counted_as_a_whole(tmp_path):
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 6 * 6, 10)).eval()
+    expected = 2 * (6 * 6 * 8 * 3 * 9 + 8 * 6 * 6 * 10)
+    script, exported = tmp_path / "script.pt", tmp_path / "exported.pt2"
+    torch.jit.script(module).save(script)
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 3, 8, 8),)), exported)
+    assert row(script, "--input-shape", "1,3,8,8")["quantities"]["forward_flops"]["value"] == expected
+    trusted = row(exported, "--trust-pickle", "--input-shape", "1,3,8,8")["quantities"]
+    assert trusted["forward_flops"]["value"] == expected
+    careful = row(exported)["quantities"]
+    assert careful["parameters"]["value"] == trusted["parameters"]["value"]
+    assert "--trust-pickle" in careful["forward_flops"]["reason"]
+
+
+def test_a_config_of_experts_counts_active_products(tmp_path):
+    pytest.importorskip("transformers")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({
+        "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 128,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64,
+    }))  # fmt: skip
+    quantities = row("--config", config, "--seq", 64)["quantities"]
+    from computekit_estimator.transformer import from_config
+
+    dims = from_config(json.loads(config.read_text()))
+    assert quantities["forward_flops"]["value"] == dims.forward_flops(64)
+    assert quantities["active_parameters"]["value"] < quantities["parameters"]["value"]

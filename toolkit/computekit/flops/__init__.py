@@ -240,6 +240,8 @@ class _Modules:
 
     def __enter__(self) -> None:
         for module in self.root.modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks: a TorchScript program counts as a whole
             self.handles.append(module.register_forward_pre_hook(self._enter))
             self.handles.append(module.register_forward_hook(self._leave))
 
