@@ -3,5 +3,44 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models of the tests are too small for threads to be of use
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def make_venv() -> Callable[[Path], Run]:
+    """``python = make_venv(folder)``: a fresh virtual environment that also sees the packages of this one.
+
+    ``python("-m", "pip", ...)`` runs its interpreter in ``folder``; with ``check=False`` it may fail.
+    """
+
+    def create(folder: Path) -> Run:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+        [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
+        ours = [path for path in sys.path if Path(path).name == "site-packages"]
+        line = f"import site; list(map(site.addsitedir, {ours!r}))"
+        (packages / "ours.pth").write_text(line + "\n", encoding="utf-8")
+        script = folder / "venv" / "bin" / "computekit"
+        script.write_text(f'#!/bin/sh\nexec {script.with_name("python")} -m computekit "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+
+        def python(*words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+            result = subprocess.run(
+                [str(folder / "venv" / "bin" / "python"), *words],
+                capture_output=True, text=True, cwd=folder, timeout=600,
+                env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
+            )  # fmt: skip
+            assert not check or result.returncode == 0, result.stdout + result.stderr
+            return result
+
+        return python
+
+    return create

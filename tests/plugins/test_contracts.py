@@ -12,6 +12,8 @@ ARGUMENTS = {
     "train": ["--arch", "mlp", "--data", "digits", "--epochs", "1"],
     "distill": ["--student", "mlp", "--epochs", "1"],
     "quantize": ["--int8"],
+    "benchmark": ["--time-budget", "1"],
+    "cost": ["--price-usd-per-hour", "1"],
 }
 
 

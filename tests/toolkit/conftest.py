@@ -63,31 +63,3 @@ def computekit(site: Path, tmp_path: Path) -> Run:
         )  # fmt: skip
 
     return run
-
-
-@pytest.fixture(scope="session")
-def make_venv() -> Callable[[Path], Run]:
-    """``python = make_venv(folder)``: a fresh virtual environment that also sees the packages of this one.
-
-    ``python("-m", "pip", ...)`` runs its interpreter in ``folder``; with ``check=False`` it may fail.
-    """
-
-    def create(folder: Path) -> Run:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-        [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
-        ours = [path for path in sys.path if Path(path).name == "site-packages"]
-        line = f"import site; list(map(site.addsitedir, {ours!r}))"
-        (packages / "ours.pth").write_text(line + "\n", encoding="utf-8")
-
-        def python(*words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-            result = subprocess.run(
-                [str(folder / "venv" / "bin" / "python"), *words],
-                capture_output=True, text=True, cwd=folder, timeout=600,
-                env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
-            )  # fmt: skip
-            assert not check or result.returncode == 0, result.stdout + result.stderr
-            return result
-
-        return python
-
-    return create

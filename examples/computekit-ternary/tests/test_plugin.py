@@ -23,7 +23,7 @@ def test_known_values() -> None:
 
 def test_nan_is_refused() -> None:
     with pytest.raises(NonFinite, match="'w'"):
-        ternarize(torch.tensor([[float("nan")]]), "w")
+        ternarize(torch.tensor([[float("nan")]]), name="w")
 
 
 @pytest.mark.parametrize("words", [["ternary"], ["quantize", "--scheme", "ternary"]])

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 COMPUTEKIT_API = 1
 
 
-def ternarize(weight: torch.Tensor, name: str = "weight") -> QuantizedWeight:
-    """``weight`` (out, ...) as -1, 0 and 1: those above 0.7 times a row's mean magnitude keep their sign."""
+def ternarize(weight: torch.Tensor, bits: int = 4, group: int | None = None, name: str = "weight") -> QuantizedWeight:
+    """``weight`` (out, ...) as -1, 0 and 1: those above 0.7 times a row's mean magnitude keep their sign.
+
+    The arguments are those of a scheme; a row has one scale whatever ``group``.
+    """
     import torch
 
     from computekit.models import compressed
@@ -35,7 +38,7 @@ def ternarize(weight: torch.Tensor, name: str = "weight") -> QuantizedWeight:
     kept = rows.abs() > 0.7 * rows.abs().mean(1, keepdim=True)
     scale = (rows.abs() * kept).sum(1, keepdim=True) / kept.sum(1, keepdim=True).clamp(min=1)
     values = (rows.sign() * kept).to(torch.int8).reshape(weight.shape)
-    return compressed.QuantizedWeight(values, scale.to(weight.dtype), bits=4)
+    return compressed.QuantizedWeight(values, scale.to(weight.dtype), bits)
 
 
 @click.command()
@@ -58,7 +61,7 @@ def ternary(run: computekit.StepRun, model: Path, trust_pickle: bool) -> None:
         nonlocal zeros, total
         if not info.dtype.is_floating_point or len(info.shape) < 2:
             return None  # copied unchanged
-        weight = ternarize(load(), info.name)
+        weight = ternarize(load(), name=info.name)
         zeros, total = zeros + int((weight.values == 0).sum()), total + info.numel
         return weight.store(info.name)
 
@@ -81,18 +84,6 @@ def columns() -> list[computekit.Column]:
     return [computekit.Column("zeros", "zeros", "%", 0.01, digits=3, better="higher")]
 
 
-def store(name: str, weight: torch.Tensor, group: int | None) -> list[tuple[str, torch.Tensor]]:
-    """For ``computekit quantize``, which decides what is quantized; a row has one scale whatever ``group``."""
-    return ternarize(weight, name).store(name)
-
-
-def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None) -> int:
-    """How many bytes `store` returns."""
-    from computekit.models import compressed
-
-    return compressed.stored_bytes(shape, dtype, group=None, bits=4)
-
-
 @implements(computekit_quantization_schemes)
 def schemes() -> list[Scheme]:
-    return [Scheme("ternary", "-1, 0 and 1, one scale per output channel", store, stored_bytes)]
+    return [Scheme("ternary", "-1, 0 and 1, one scale per output channel", 4, ternarize)]
