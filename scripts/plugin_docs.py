@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import inspect
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,13 +57,19 @@ def manual() -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated file, by path, as it should be."""
-    wanted = {FOLDER / "hooks.md": manual()}
+    wanted = {FOLDER / "hooks.md": _formatted(manual())}
     for page in sorted(FOLDER.glob("*.md")):
         text = page.read_text(encoding="utf-8")
         filled = BLOCK.sub(lambda match: f"{match[1]}```python\n{_code(match[2])}```\n{match[3]}", text)
         if filled != text or BLOCK.search(text):
             wanted[page] = filled
     return wanted
+
+
+def _formatted(text: str) -> str:
+    """The code in ``text`` as ruff formats it, for the repository's Markdown is checked too."""
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FOLDER / "hooks.md"), "-"]
+    return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 
 def _code(kind: str) -> str:
