@@ -80,13 +80,17 @@ class Node:
 
     @property
     def file(self) -> str:
-        """File name below ``models/``; a model keeps the suffix of the file that its variant starts from."""
-        stem = self.variant or f"{self.first[0]}.{self.first[1]}"
-        return stem + (".pt" if self.start is None else "" if self.folder else Path(self.start).suffix)
+        """File name below ``models/``."""
+        return (self.variant or f"{self.first[0]}.{self.first[1]}") + self.suffix
 
     @property
-    def folder(self) -> bool:
-        return self.start is not None and Path(self.start).is_dir()
+    def suffix(self) -> str:
+        """``.pt``, or that of the model before where the step keeps its kind; a folder has none."""
+        if self.step.keeps_kind and self.parent is not None:
+            return self.parent.suffix
+        if self.step.keeps_kind and self.start is not None:
+            return "" if Path(self.start).is_dir() else Path(self.start).suffix or ".pt"
+        return ".pt"
 
 
 def build(raw: Mapping[str, Any], registry: Registry) -> Plan:
@@ -115,7 +119,7 @@ class _Planner:
             results=self.config.results,
             version=self.registry.version,
             models={node.file: self._model_job(node) for node in self.nodes},
-            folders=frozenset(node.file for node in self.nodes if node.folder),
+            folders=frozenset(node.file for node in self.nodes if not node.suffix),
             records=records,
             variants={name: self._path(name) for name in self.ends},
             shown=tuple(self._shown(records)),

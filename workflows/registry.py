@@ -35,13 +35,17 @@ class Option:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that a plugin provides; ``version`` names the plugin's distribution and version."""
+    """A step that a plugin provides; ``version`` names the plugin's distribution and version.
+
+    A model that comes out is a ``.pt`` file, unless the step ``keeps_kind``: then it is of the kind that went in.
+    """
 
     name: str
     argv: tuple[str, ...]
     takes: str
     gives: str
     exclusive: bool
+    keeps_kind: bool
     version: str
     options: Mapping[str, Option]
 
@@ -109,6 +113,7 @@ def _step(item: Mapping[str, Any]) -> Step:
         takes=item["takes"],
         gives=item["gives"],
         exclusive=item["exclusive"],
+        keeps_kind=item["keeps_kind"],
         version=item["version"],
         options={option.key: option for option in options},
     )

@@ -29,7 +29,7 @@ def computekit_quantization_schemes() -> list[Scheme]:
 def computekit_steps() -> list[computekit.Step]:
     summary = "Store the weights of a model file in fewer bits."
     quantize = computekit.LazyCommand("quantize", f"{__name__}.command:quantize", summary)
-    return [computekit.Step("quantize", quantize, takes="model", gives="model")]
+    return [computekit.Step("quantize", quantize, takes="model", gives="model", keeps_kind=True)]
 
 
 @computekit.hookimpl

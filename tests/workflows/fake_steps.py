@@ -127,7 +127,7 @@ def computekit_steps() -> list[computekit.Step]:
     return [
         computekit.Step("grow", grow, takes="nothing", gives="model"),
         computekit.Step("trim", trim, takes="model", gives="model"),
-        computekit.Step("extend", extend, takes="model", gives="model"),
+        computekit.Step("extend", extend, takes="model", gives="model", keeps_kind=True),
         computekit.Step("blend", blend, takes="models", gives="model"),
         computekit.Step("weigh", weigh, takes="model", gives="record"),
         computekit.Step("race", race, takes="models", gives="record", exclusive=True),

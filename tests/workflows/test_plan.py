@@ -21,7 +21,9 @@ def step(name: str, takes: str, gives: str, *options: Option, exclusive: bool = 
         Option("threads", "--threads", "integer"),
     )
     argv = more.get("argv", (name,))
-    return Step(name, argv, takes, gives, exclusive, "fake 1.0", {o.key: o for o in (*options, *shared)})
+    return Step(
+        name, argv, takes, gives, exclusive, name == "shrink", "fake 1.0", {o.key: o for o in (*options, *shared)}
+    )
 
 
 STEPS = Registry(
@@ -37,6 +39,7 @@ STEPS = Registry(
                 Option("by", "--by", "number", required=True),
                 Option("teacher", "--teacher", holds="model"),
             ),
+            step("shrink", "model", "model"),
             step("blend", "models", "model"),
             step("weigh", "model", "record", argv=("scale", "weigh")),
             step("race", "models", "record", exclusive=True),
@@ -128,21 +131,27 @@ def test_option_that_holds_a_model_may_name_a_variant() -> None:
     assert "--teacher results/models/big.pt" in job.options
 
 
-def test_own_model_starts_a_variant_and_keeps_its_suffix(tmp_path: Path) -> None:
+def test_own_model_starts_a_variant_and_keeps_its_kind_where_the_step_does(tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     folder.mkdir()
+    steps = {**CONFIG["steps"], "shrink": None}
     made = build(
+        steps=steps,
         variants={
             "own": [{"model": "mine.safetensors"}],
-            "own-trimmed": [{"model": "mine.safetensors"}, "trim"],
-            "hf": [{"model": str(folder)}, "trim"],
-        }
+            "shrunk": [{"model": "mine.safetensors"}, "shrink"],
+            "trimmed": [{"model": "mine.safetensors"}, "trim"],
+            "hf": [{"model": str(folder)}, "shrink", {"shrink": {"seed": 1}}],
+            "hf-trimmed": [{"model": str(folder)}, "trim", "shrink"],
+        },
     )
-    assert list(made.models) == ["own-trimmed.safetensors", "hf"]
-    assert made.models["own-trimmed.safetensors"].inputs == ("mine.safetensors",)
-    assert made.folders == {"hf"}
+    assert list(made.models) == [
+        "shrunk.safetensors", "trimmed.pt", "hf.1", "hf", "hf-trimmed.1.pt", "hf-trimmed.pt",
+    ]  # fmt: skip
+    assert made.models["shrunk.safetensors"].inputs == ("mine.safetensors",)
+    assert made.folders == {"hf", "hf.1"}
     assert made.records["race.json"].inputs[0] == "mine.safetensors"
-    assert "own.record.json" not in " ".join(made.shown)
+    assert not any("models/own" in path for path in made.shown)
 
 
 def test_first_step_may_take_several_models() -> None:

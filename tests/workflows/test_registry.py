@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 
 def step(*options: Option) -> Step:
-    return Step("trim", ("trim",), "model", "model", False, "fake 1.0", {option.key: option for option in options})
+    return Step(
+        "trim", ("trim",), "model", "model", False, False, "fake 1.0", {option.key: option for option in options}
+    )
 
 
 TRIM = step(

@@ -36,7 +36,10 @@ def computekit_commands() -> list[Command]:
 
 @hookimpl
 def computekit_steps() -> list[Step]:
-    return [Step(name, _lazy(name, summary), takes="model", gives="model") for name, summary in _STEPS.items()]
+    return [
+        Step(name, _lazy(name, summary), takes="model", gives="model", keeps_kind=name == "dequantize")
+        for name, summary in _STEPS.items()
+    ]
 
 
 @hookimpl

@@ -61,7 +61,8 @@ class Step:
     ``takes`` says what the positional arguments are: nothing (``train``), one model, several models, or records.
     ``gives`` says what ``--output`` is. ``words`` are the command words after ``computekit`` (default: the name), for
     a step that is a subcommand of a group, e.g. ``("benchmark", "models")``. An ``exclusive`` step has the machine for
-    itself in a pipeline, so that nothing disturbs its timing.
+    itself in a pipeline, so that nothing disturbs its timing. A step that gives a model gives a ``.pt`` file, unless it
+    ``keeps_kind``: then a folder gives a folder, a safetensors file a safetensors file.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Step:
     gives: Literal["model", "record"]
     exclusive: bool = False
     words: tuple[str, ...] = ()
+    keeps_kind: bool = False
 
     @property
     def argv(self) -> tuple[str, ...]:

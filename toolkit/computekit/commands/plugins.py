@@ -109,6 +109,7 @@ def _step(step: verbs.Step, registry: host.Host) -> dict[str, Any]:
         "takes": step.takes,
         "gives": step.gives,
         "exclusive": step.exclusive,
+        "keeps_kind": step.keeps_kind,
         "summary": step.command.get_short_help_str(limit=200),
         "version": f"{owner.distribution} {owner.version}" if owner else "",
         "options": [_option(p) for p in verbs.loaded(step.command).params if isinstance(p, click.Option)],
