@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     default="l2",
     show_default=True,
     metavar="NAME",
-    help="Importance of a channel: l2, l1, random, or one that a plugin adds.",
+    help="Importance of a channel: l2, l1, taylor, random, or one that a plugin adds.",
 )
 @click.option(
     "--round-to",
@@ -84,6 +84,7 @@ def prune(
     from computekit import models
     from computekit.models.examples import example_inputs
 
+    from . import gradients
     from .pruning import Pruner
     from .removal import Settings
 
@@ -99,6 +100,10 @@ def prune(
     inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
     device = run.device
     settings = Settings(ratio or 0.5, "global" if scope == "global" else "uniform", chosen, round_to)
+    if chosen.needs_gradients:
+        if dataset is None:
+            raise click.UsageError(f"criterion {criterion} looks at gradients of the loss; give --data")
+        gradients.accumulate(module, dataset, device)
     pruner = Pruner(module, reference, inputs)
     if target_flops is not None:
         pruned, run.details["ratio"] = pruner.prune_to_flops(settings, target_flops)
@@ -115,9 +120,11 @@ def prune(
     else:
         _fine_tune(run, module, pruned.module, dataset, recipe, device, dtype)
     pruned.module.to(dtype)
-    kept_metadata = {key: value for key, value in metadata.items() if key not in ("format", "arch")}
+    about = {key: value for key, value in metadata.items() if key not in ("format", "arch")} | {"pruned": True}
+    if data is not None:
+        about["data"] = data
     with run.writing(target) as temporary:
-        computekit.save_module(pruned.module, temporary, reference, **{**kept_metadata, "pruned": True})
+        computekit.save_module(pruned.module, temporary, reference, **about)
         if temporary.stat().st_size >= model.stat().st_size:
             raise FileProblem(target, "would be no smaller than the input", "give a larger --ratio")
     run.put("file_bytes", target.stat().st_size, "B")

@@ -30,7 +30,8 @@ _ATTENTION_OPERATIONS = ("ScaledDotProduct", "Softmax", "Bmm")
 class Member:
     """One layer of a coupled group, which ``makes`` the channels or reads them.
 
-    Its channels ``places`` (n,) belong to the channels ``roots`` (n,) of the group; ``weights`` (n, ...) are theirs.
+    Its channels ``places`` (n,) belong to the channels ``roots`` (n,) of the group; ``weights`` (n, m) are theirs, and
+    ``gradients`` (n, m) where the module has any.
     """
 
     layer: str
@@ -38,6 +39,7 @@ class Member:
     places: Tensor
     roots: Tensor
     weights: Tensor
+    gradients: Tensor | None = None
 
 
 @dataclass
@@ -182,16 +184,18 @@ def _set_members(coupled: Coupled, group: Any, graph: Any, names: dict[nn.Module
         if not isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd)):
             continue
         makes = graph.is_out_channel_pruning_fn(item.dep.handler)
-        weights, places = _by_channel(layer, makes), torch.tensor(item.idxs)
+        weights, places = _by_channel(layer, makes, layer.weight.detach()), torch.tensor(item.idxs)
         if int(places.max()) >= len(weights):
             return f"{names[layer]} reads its channels rearranged"
-        coupled.members.append(Member(names[layer], makes, places, torch.tensor(item.root_idxs), weights[places]))
+        slope = layer.weight.grad
+        gradients = None if slope is None else _by_channel(layer, makes, slope)[places]
+        roots = torch.tensor(item.root_idxs)
+        coupled.members.append(Member(names[layer], makes, places, roots, weights[places], gradients))
     return ""
 
 
-def _by_channel(layer: nn.Linear | nn.modules.conv._ConvNd, makes: bool) -> Tensor:
-    """The weight as (channels, rest), for the channels that the layer ``makes`` or, otherwise, reads."""
-    weight = layer.weight.detach()
+def _by_channel(layer: nn.Linear | nn.modules.conv._ConvNd, makes: bool, weight: Tensor) -> Tensor:
+    """``weight``, of the layer or its gradient, as (channels, rest) for the channels that it ``makes``, or reads."""
     if isinstance(layer, nn.Linear):
         return weight if makes else weight.T
     if makes != layer.transposed:

@@ -19,11 +19,15 @@ class Criterion:
     ``score(weights)`` takes all weights of one layer that go with its channels, as (channels, weights per channel),
     and returns (channels,). A channel's importance is the sum of its scores over all layers that are coupled to it:
     the layer that makes it and the layers that read it (Fang et al. 2023, "DepGraph", equation 4).
+
+    With ``needs_gradients`` it is ``score(weights, gradients)``: the gradients of the training loss, of the same
+    shape, from a pass over training data before anything is removed; such a criterion needs ``--data``.
     """
 
     name: str
     summary: str
-    score: Callable[[Tensor], Tensor]
+    score: Callable[..., Tensor]
+    needs_gradients: bool = False
 
 
 @computekit.hookspec
@@ -62,8 +66,15 @@ def _random(weights: Tensor) -> Tensor:
     return torch.rand(len(weights))
 
 
+def _taylor(weights: Tensor, gradients: Tensor) -> Tensor:
+    return (weights * gradients).sum(1).square()
+
+
 BUILTIN = (
     Criterion("l2", "sum of squared weights (Li et al. 2017 with the L2 norm)", _l2),
     Criterion("l1", "sum of absolute weights (Li et al. 2017)", _l1),
+    Criterion(
+        "taylor", "squared first-order change of the loss (Molchanov et al. 2019)", _taylor, needs_gradients=True
+    ),
     Criterion("random", "chance, seeded by --seed: the control that a criterion has to beat", _random),
 )

@@ -45,6 +45,8 @@ def attempt(
 ) -> Attempt:
     """Prune the ``wanted`` groups of a copy of ``module``."""
     pruned = copy.deepcopy(module)
+    for ours, theirs in zip(pruned.parameters(), module.parameters(), strict=True):
+        ours.grad = theirs.grad  # a deep copy leaves gradients behind, and some criteria want them
     structure = analyse(pruned, inputs)
     groups = [group for group in structure.groups if wanted(group)]
     if not groups:
@@ -55,6 +57,7 @@ def attempt(
     for group, channels in zip(groups, gone, strict=True):
         if channels:
             group.remove(channels)
+    pruned.zero_grad()
     return Attempt(pruned.eval(), groups, gone, structure.kept)
 
 

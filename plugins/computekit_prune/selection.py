@@ -19,7 +19,10 @@ def scores(group: Coupled, criterion: Criterion) -> Tensor:
     """Importance of each channel of ``group``, (channels,), summed over the coupled layers."""
     total = torch.zeros(group.channels, dtype=torch.float64)
     for member in group.members:
-        total.index_add_(0, member.roots, criterion.score(member.weights.float()).double())
+        given = [member.weights.float()]
+        if criterion.needs_gradients and member.gradients is not None:
+            given.append(member.gradients.float())
+        total.index_add_(0, member.roots, criterion.score(*given).double())
     if group.alike:
         return total.view(group.blocks, -1).mean(0).repeat(group.blocks)
     return total

@@ -90,6 +90,16 @@ def test_weights_without_code_need_an_architecture(model: Path, monkeypatch: pyt
     assert computekit.load_module("weights-pruned.pt")[0][0].out_features == 4
 
 
+def test_criterion_of_gradients_needs_data_and_uses_it(model: Path) -> None:
+    refused = prune(model, "--criterion", "taylor")
+    assert refused.exit_code == 2 and "--data" in refused.output
+    outputs = {name: model.with_name(f"{name}.pt") for name in ("taylor", "l2")}
+    for name, output in outputs.items():
+        result = prune(model, "--criterion", name, "--data", "digits", "--epochs", "1", "-o", output)
+        assert result.exit_code == 0, result.output
+    assert outputs["taylor"].read_bytes() != outputs["l2"].read_bytes()
+
+
 def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
     path = tmp_path / "half.pt"
     computekit.save_module(models.build(MLP).to(torch.bfloat16), path, MLP)
@@ -132,7 +142,7 @@ def test_quantized_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--criterion", "l3"), "unknown criterion 'l3'; known: l1, l2, random"),
+        (("--criterion", "l3"), "unknown criterion 'l3'; known: l1, l2, random, taylor"),
         (("--round-to", "16", "--ratio", "0.1"), "nothing was removed"),
         (("--data", "digit"), "did you mean digits?"),
         (("--input-shape", "7"), "mlp does not take inputs of shape 2x7"),

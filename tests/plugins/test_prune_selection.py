@@ -60,3 +60,12 @@ def test_what_is_left_is_rounded_up_and_equal_in_all_blocks(
 @pytest.mark.parametrize(("name", "expected"), [("l1", [3.0, 3.0]), ("l2", [5.0, 9.0])])
 def test_criteria(name: str, expected: list[float]) -> None:
     assert criteria.find(name).score(torch.tensor([[1.0, -2.0], [0.0, 3.0]])).tolist() == expected
+
+
+def test_taylor_is_the_squared_first_order_change() -> None:
+    """Without the channel, the loss changes by about minus the sum of weight times gradient."""
+    weights, gradients = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([[0.5, -1.0], [2.0, 9.0]])
+    criterion = criteria.find("taylor")
+    assert criterion.score(weights, gradients).tolist() == [2.25, 36.0]
+    member = Member("layer", True, torch.arange(2), torch.arange(2), weights, gradients)
+    assert scores(Coupled("layer", 2, [member], lambda _gone: None), criterion).tolist() == [2.25, 36.0]
