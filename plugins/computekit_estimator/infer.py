@@ -36,13 +36,18 @@ _KERNELS = 12
 
 @dataclass(frozen=True)
 class Serving:
-    """How a model is served. ``graphs`` replays captured launches instead of launching each kernel."""
+    """How a model is served, over ``tp`` x ``pp`` devices.
+
+    ``graphs`` replays captured launches instead of launching each kernel. With ``pp`` stages a batch passes one stage
+    after the other, so that a stage holds fewer weights but no token comes sooner.
+    """
 
     batch: Number = 1
     tp: Number = 1
     precision: str = "bf16"
     kv_bytes: float = 2.0
     graphs: bool = True
+    pp: Number = 1
 
 
 def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, constants: Constants = CONSTANTS) -> Number:
@@ -55,7 +60,8 @@ def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, cons
     attention = flops / (gpu.sustained(_half(serving, gpu), c) * flash_share(prompt, model.head_dim, c))
     traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * model.ffn / serving.tp)
     rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
-    return products + model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
+    layers = model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
+    return products + layers + _hops(model, serving, gpu, tokens, c)
 
 
 def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, constants: Constants = CONSTANTS) -> Number:
@@ -64,7 +70,8 @@ def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, cons
     products = model.layers * _products(model, serving, gpu, serving.batch, c) + _head(model, serving, gpu, c)
     cache = 2.0 * serving.kv_bytes * serving.batch * context * model.kv_width / serving.tp
     attention = cache / (gpu.memory_rate * c.stream)
-    return products + model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
+    layers = model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
+    return products + layers + _hops(model, serving, gpu, serving.batch, c)
 
 
 def request(
@@ -79,12 +86,13 @@ def weight_bytes(model: Transformer, serving: Serving) -> Number:
     """Weights on one device; embeddings stay in half precision."""
     each = WEIGHT_BYTES[serving.precision]
     ends = (model.embedding_params + model.head_params) * max(each, 2.0)
-    return (model.layers * model.layer_params * each + ends) / serving.tp
+    return (model.layers * model.layer_params * each / serving.pp + ends) / serving.tp
 
 
 def cache_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
     """Key-value cache on one device, all sequences."""
-    return 2.0 * serving.kv_bytes * model.layers * serving.batch * context * model.kv_width / serving.tp
+    layers = model.layers / serving.pp
+    return 2.0 * serving.kv_bytes * layers * serving.batch * context * model.kv_width / serving.tp
 
 
 def memory_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
@@ -153,3 +161,9 @@ def _sync(model: Transformer, serving: Serving, gpu: Gpu, tokens: Number, c: Con
     each = collectives.all_reduce(gpu, size, serving.tp, np.minimum(serving.tp, gpu.node_gpus), c)
     wait = 0.0 if serving.graphs else c.host_sync_s
     return 2 * np.where(np.asarray(serving.tp) > 1, each + wait, 0.0)
+
+
+def _hops(model: Transformer, serving: Serving, gpu: Gpu, tokens: Number, c: Constants) -> Number:
+    """Activations from stage to stage, and the new tokens back to the first."""
+    inside = serving.tp * serving.pp <= gpu.node_gpus
+    return np.where(serving.pp > 1, serving.pp * collectives.send(gpu, 2.0 * tokens * model.hidden, inside, c), 0.0)

@@ -118,12 +118,11 @@ def _serving(run: Run, model: Transformer) -> infer.Serving:
     serving = infer.Serving(
         batch=run.whole("infer_batch"),
         tp=run.whole("tp", 1),
+        pp=run.whole("pp", 1),
         precision=run.text("precision") or "bf16",
         graphs="fastertransformer" not in run.text("source").lower(),
     )
     infer.check(model, serving)
-    if run.whole("pp", 1) > 1:
-        raise CannotPredict("pipeline-parallel serving is not modelled")
     return serving
 
 

@@ -151,6 +151,10 @@ def gpu_of(run: Run) -> Gpu:
     return gpu
 
 
+_DEEPSPEED = ("deepspeed", "2201.11990")
+"""What marks a source as runs of the DeepSpeed engine; the number is "Using DeepSpeed and Megatron to Train ..."."""
+
+
 def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     """The layout of a training row.
 
@@ -169,7 +173,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     fsdp = "fsdp" in sharding or sharding.startswith("zero2")
     distributed_optimizer = "dist-opt" in sharding
     modern = gpu.year >= 2022 or fsdp or distributed_optimizer or "flash" in note or recompute in ("", "none")
-    deepspeed = sharding.startswith("zero") or "deepspeed" in f"{note} {run.text('source').lower()}"
+    about = f"{note} {run.text('source').lower()}"
+    deepspeed = sharding.startswith("zero") or any(name in about for name in _DEEPSPEED)
     half = (run.text("precision") or "bf16").removeprefix("amp_")
     fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or distributed_optimizer
     micro = run.number("microbatch")
