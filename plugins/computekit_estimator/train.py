@@ -126,8 +126,10 @@ def _transformer(
         put("training_time_s", seconds * steps, "s", **about(seconds * steps))
         _whole(put, gpu, seconds * steps, int(layout.num_gpus), 3.0 * forward * steps)
     run.note(memory.NOT_MODELLED)
-    run.details["step_time_s"] = {name: float(value) for name, value in vars(step).items()}
-    run.details["memory_bytes"] = {name: float(value) for name, value in vars(parts).items()}
+    run.details["parts"] = {
+        "step time, s": {name.replace("_", " "): float(value) for name, value in vars(step).items()},
+        "memory of a rank, GB": {name: float(value) / 1e9 for name, value in vars(parts).items()},
+    }
     run.show(f"{_parts_table(step, parts)}\n{memory.NOT_MODELLED}")
 
 

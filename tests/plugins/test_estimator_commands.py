@@ -37,7 +37,9 @@ def test_train_gives_time_memory_energy_and_intervals():
     assert low < values["step_time_s"]["value"] < high and values["step_time_s"]["confidence"] == 0.9
     assert values["gpu_hours"]["value"] == pytest.approx(8 * values["training_time_s"]["value"] / 3600)
     assert values["energy_j"]["value"] == pytest.approx(400 * 8 * values["training_time_s"]["value"])
-    assert sum(found["details"]["memory_bytes"].values()) == pytest.approx(values["peak_memory_bytes"]["value"])
+    parts = found["details"]["parts"]
+    assert sum(parts["step time, s"].values()) == pytest.approx(values["step_time_s"]["value"])
+    assert sum(parts["memory of a rank, GB"].values()) == pytest.approx(values["peak_memory_bytes"]["value"] / 1e9)
     assert any("not modelled" in note for note in found["notes"])
 
 

@@ -88,3 +88,11 @@ def test_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["report", str(tmp_path / "b.json"), "-o", str(tmp_path / "r.html")])
     assert result.exit_code == 0
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+
+
+def test_sums_are_drawn_as_waterfalls() -> None:
+    record = Record(
+        step="estimator train", rows=[Row(label="gpt")], details={"parts": {"time, s": {"a": 1.5, "b": 0.5}}}
+    )
+    drawn = report.page([record])
+    assert "gpt: time, s" in drawn and drawn.count('<rect class="strong"') == 3  # two parts and their total

@@ -91,6 +91,27 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_title: str, y_t
     return _svg(parts, f"{y_title} against {x_title}")
 
 
+def waterfall(parts: Mapping[str, float], title: str) -> str:
+    """Parts of a sum as bars, each beginning where the one before ends; the last bar is the total."""
+    total = sum(parts.values())
+    x = Axis.over([0.0, total], _LEFT + 60, WIDTH - _RIGHT)
+    height = (HEIGHT - _BOTTOM - _TOP) / (len(parts) + 1)
+    drawn = [_line(x.at(tick), _TOP, x.at(tick), HEIGHT - _BOTTOM, "grid") for tick in x.ticks()]
+    drawn += [_text(x.at(tick), HEIGHT - _BOTTOM + 18, f"{tick:.4g}") for tick in x.ticks()]
+    start = 0.0
+    for index, (name, value) in enumerate([*parts.items(), ("total", total)]):
+        left = 0.0 if index == len(parts) else start
+        y = _TOP + index * height
+        drawn.append(
+            f'<rect class="strong" x="{x.at(left):.1f}" y="{y + 0.15 * height:.1f}" '
+            f'width="{x.at(left + value) - x.at(left):.1f}" height="{0.7 * height:.1f}"/>'
+        )
+        drawn.append(_text(_LEFT + 52, y + height / 2 + 4, name, "end"))
+        start += value
+    drawn.append(_text((x.start + x.end) / 2, HEIGHT - 12, title))
+    return _svg(drawn, title)
+
+
 def _frame(x: Axis, y: Axis, x_title: str, y_title: str) -> list[str]:
     parts = [_line(x.start, y.start, WIDTH - _RIGHT, y.start, "axis"), _line(x.start, y.start, x.start, y.end, "axis")]
     for tick in x.ticks():

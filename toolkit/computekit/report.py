@@ -42,7 +42,7 @@ def page(records: Sequence[Record], heading: str = "computekit report") -> str:
     """The whole page as text."""
     table = tables.build(records)
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
-    drawn = [chart for chart in (_tradeoff(table), _training(records)) if chart]
+    drawn = [chart for chart in (_tradeoff(table), _training(records), *_parts(records)) if chart]
     parts = [
         f"<h1>{html.escape(heading)}</h1>",
         f'<div class="wide">{table.render("html")}</div>',
@@ -98,6 +98,20 @@ def _training(records: Sequence[Record]) -> str | None:
         if len(points) > 1:
             series[record.rows[0].label] = points
     return charts.lines(series, "epoch", "validation loss") if series else None
+
+
+def _parts(records: Sequence[Record]) -> list[str]:
+    """A waterfall of every sum whose parts a record keeps: ``details["parts"]`` is {title: {part: value}}."""
+    drawn = []
+    for record in records:
+        sums = record.details.get("parts")
+        if not isinstance(sums, dict) or not record.rows:
+            continue
+        for name, parts in sums.items():
+            shown = {key: float(value) for key, value in parts.items() if value}
+            if shown:
+                drawn.append(charts.waterfall(shown, f"{record.rows[0].label}: {name}"))
+    return drawn
 
 
 def _provenance(record: Record) -> str:
