@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import computekit
+
+from . import losses
+from .losses import DistillationLoss
+
+if TYPE_CHECKING:
+    import pluggy
+
+__all__ = ["DistillationLoss"]
+
+
+@computekit.hookimpl
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    manager.add_hookspecs(losses)
+
+
+@computekit.hookimpl
+def computekit_distillation_losses() -> list[DistillationLoss]:
+    return list(losses.BUILTIN)
 
 
 @computekit.hookimpl

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     "--alpha", type=click.FloatRange(0, 1), default=0.9, show_default=True,
     help="Weight of the teacher's distribution; the rest is for the true labels.",
 )  # fmt: skip
+@click.option("--loss", default="kl", show_default=True, metavar="NAME", help="How teacher and student are compared.")
 @click.option("--control", is_flag=True, help="Also train the same student without the teacher, and report the gain.")
 @options.arch()
 @options.trust_pickle
@@ -41,6 +42,7 @@ def distill(
     data: str | None,
     temperature: float,
     alpha: float,
+    loss: str,
     control: bool,
     arch: str | None,
     arch_args: dict[str, Any] | None,
@@ -49,8 +51,9 @@ def distill(
 ) -> None:
     """Train a student architecture to imitate the output distribution of TEACHER (logit distillation, Hinton et al.
     2015), for classification and for text. The best epoch is chosen on the validation split; the metric is of the
-    test split. --arch says the teacher's architecture where its file does not. With --control the same student is
-    also trained from the labels alone, from the same seed and with the same recipe, and the gain is reported.
+    test split. --loss takes those of plugins too. --arch says the teacher's architecture where its file does not. With
+    --control the same student is also trained from the labels alone, from the same seed and with the same recipe, and
+    the gain is reported.
 
     \b
     Example:
@@ -61,7 +64,10 @@ def distill(
 
     from computekit import evaluation, models, zoo
 
+    from . import losses
     from .loss import LogitDistillation
+
+    compare = losses.find(loss).compare
 
     run.input(teacher)
     target = run.output(teacher.with_stem(f"{teacher.stem}-distilled").with_suffix(".pt"))
@@ -86,7 +92,7 @@ def distill(
         )
         return module, result, evaluation.evaluate(module, dataset.test, dataset.task, device, name=name)
 
-    module, result, test = train(LogitDistillation(teacher_module, temperature, alpha, str(teacher)))
+    module, result, test = train(LogitDistillation(teacher_module, temperature, alpha, str(teacher), compare))
     alone = train(training.cross_entropy) if control else None
     with run.writing(target) as temporary:
         computekit.save_module(module, temporary, reference, data=data)

@@ -16,6 +16,7 @@ import computekit
 from computekit import records
 from computekit.cli import main
 from computekit.models import ArchRef, build, save_module
+from computekit_distill import losses
 from computekit_distill.loss import LogitDistillation
 
 
@@ -140,3 +141,18 @@ def test_what_goes_wrong_is_one_line(teacher: str) -> None:
         result = _run(words)
         assert (result.exit_code, result.output.strip().count("\n")) == (1, 0), result.output
         assert message in result.output
+
+
+def test_every_loss_is_zero_for_equal_logits_and_pulls_towards_the_teacher() -> None:
+    for loss in losses.BUILTIN:
+        taught = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.5]])
+        assert loss.compare(taught, taught, 3.0).item() == pytest.approx(0, abs=1e-6)
+        student = torch.zeros(2, 3, requires_grad=True)
+        loss.compare(student, taught, 3.0).backward()
+        assert student.grad is not None
+        assert ((-student.grad * (taught - taught.mean(1, keepdim=True))).sum(1) > 0).all(), loss.name
+
+
+def test_an_unknown_loss_names_the_nearest() -> None:
+    with pytest.raises(computekit.UnknownName, match="did you mean mse"):
+        losses.find("msee")

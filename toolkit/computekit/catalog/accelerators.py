@@ -52,6 +52,7 @@ def find_hardware(name: str) -> Hardware:
     wanted = _plain(name)
     for row in reversed(rows):
         if wanted in map(_plain, (row.name, *row.aliases)):
+            host.current().takes_part(row)
             return row
     for cells in read("without_peak.csv"):
         if wanted in map(_plain, (cells["name"], *_list(cells["aliases"]))):

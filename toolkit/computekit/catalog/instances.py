@@ -34,6 +34,7 @@ def find_instance(name: str) -> Price:
     wanted = name.strip().lower()
     found = [row for row in rows if wanted in _names(row)]
     if len(found) == 1:
+        host.current().takes_part(found[0])
         return found[0]
     if found:
         raise AmbiguousName("instance", name, (row.name for row in found))

@@ -28,6 +28,7 @@ KINDS = {
     "format": Kind("Reads and writes models as numpy .npz archives.", "computekit quantize --int8 model.npz"),
     "scheme": Kind("A quantization scheme.", "computekit quantize --scheme @NAME@ model.pt", "quantize"),
     "criterion": Kind("A pruning criterion.", "computekit prune --criterion @NAME@ model.pt", "prune"),
+    "loss": Kind("A distillation loss.", "computekit distill model.pt --student mlp --loss @NAME@", "distill"),
     "catalog": Kind("Hardware and prices for the catalog.", "computekit plugins"),
     "columns": Kind("Columns for tables of results.", "computekit table *.record.json"),
 }

@@ -35,6 +35,7 @@ def open_model(path: str | Path, *, trust_pickle: bool = False) -> ModelFile:
             source = kind.read(path, trust_pickle)
             if not source.tensors:
                 raise FileProblem(path, f"is a {kind.name} file without named weights", "is it the right file?")
+            host.current().takes_part(kind)
             return source
     raise FileProblem(path, "is no model file", refusals.what_it_is(path, kinds))
 
