@@ -8,19 +8,18 @@ from . import formulas
 from .charges import Charged, Subject, carbon, energy_by_power, positive, through
 from .rates import Rate
 
-
-def samples(subject: Subject, row: Row, rate: Rate) -> Charged:
-    """USD, Wh and kg CO2e per million samples, from the throughput of one device at full load."""
-    return _per_million(subject, row, rate, "throughput_per_s", devices=1, what="")
-
-
-def tokens(subject: Subject, row: Row, rate: Rate) -> Charged:
-    """USD, Wh and kg CO2e per million generated tokens of all sequences, on as many devices as the estimate used."""
-    devices = int(subject.record.options.get("tp") or 1)
-    return _per_million(subject, row, rate, "tokens_per_s", devices, what="_tokens")
+SPEEDS = {"tokens_per_s": "_tokens", "output_tokens_per_s": "_tokens", "throughput_per_s": "",
+          "offline_throughput_per_s": ""}  # fmt: skip
+"""Quantities that tell a speed, and what they count: generated tokens of all sequences, or samples."""
 
 
-def _per_million(subject: Subject, row: Row, rate: Rate, key: str, devices: int, what: str) -> Charged:
+def charge(subject: Subject, row: Row, rate: Rate) -> Charged:
+    """USD, Wh and kg CO2e per million samples or generated tokens, at the speed of the first of `SPEEDS` in ``row``.
+
+    The machine works at full load; an estimate is charged for as many devices as its tensor parallelism takes.
+    """
+    key = next(key for key in SPEEDS if key in row.quantities)
+    devices, what = int(subject.record.options.get("tp") or 1), SPEEDS[key]
     names = [f"{part}_million{what}" for part in ("cost_usd_per", "energy_wh_per", "carbon_kg_per")]
     unit = f"USD per million{what.replace('_', ' ')}"
     speed = positive(subject, row, key)

@@ -40,6 +40,8 @@ def price(path: str, record: Record, terms: Terms) -> list[Priced]:
     subject = Subject(path, record, _device(record), terms)
     priced = []
     for row in record.rows:
+        if "step_time_s" in row.quantities and "gpu_hours" not in row.quantities:
+            raise FileProblem(path, "estimates one step of a training", "say --tokens or --samples when estimating")
         kind = next((kind for key, kind in _BY_QUANTITY.items() if key in row.quantities), None)
         if kind is not None:
             priced.append(_at_best_rate(subject, row, kind))
@@ -58,8 +60,7 @@ _Charge = Callable[[Subject, Row, Rate], Charged]
 
 _BY_QUANTITY: dict[str, _Charge] = {
     "gpu_hours": training.estimate,
-    "tokens_per_s": inference.tokens,
-    "throughput_per_s": inference.samples,
+    **dict.fromkeys(inference.SPEEDS, inference.charge),
 }
 """What a row is charged for, by the first of these quantities that it has."""
 

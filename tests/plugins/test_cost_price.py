@@ -185,6 +185,13 @@ def test_estimated_training_is_priced_by_its_device_hours(tmp_path: Path) -> Non
     assert record.notes == []
 
 
+def test_estimate_of_a_step_alone_is_refused(tmp_path: Path) -> None:
+    source = estimate(tmp_path / "e.json", {"device_name": "H200"}, step_time_s=Quantity(value=1.0, unit="s"),
+                      throughput_per_s=Quantity(value=5.0, unit="1/s"))  # fmt: skip
+    result = cost(source, "--instance", "p5en.48xlarge")
+    assert result.exit_code == 1 and "--tokens or --samples" in result.output
+
+
 def test_estimate_for_another_device_is_said(tmp_path: Path) -> None:
     source = estimate(tmp_path / "e.json", {"device_name": "H100-SXM5-80GB"}, gpu_hours=Quantity(value=1.0, unit="h"))
     (note,) = priced(tmp_path, source, "--instance", "p5en.48xlarge").notes
@@ -200,6 +207,16 @@ def test_generated_tokens_are_charged_for_all_devices(tmp_path: Path) -> None:
     )
     quantities = priced(tmp_path, source, "--price-usd-per-hour", "2").rows[0].quantities
     assert quantities["cost_usd_per_million_tokens"].value == pytest.approx(87_072 / 168e3)
+
+
+@pytest.mark.parametrize(
+    ("key", "priced_as"),
+    [("output_tokens_per_s", "cost_usd_per_million_tokens"), ("offline_throughput_per_s", "cost_usd_per_million")],
+)
+def test_measured_generation_and_offline_serving_have_a_price(tmp_path: Path, key: str, priced_as: str) -> None:
+    source = benchmark(tmp_path / "b.json", H200, model={key: throughput(100.0)})
+    quantities = priced(tmp_path, source, "--price-usd-per-hour", "3.6").rows[0].quantities
+    assert quantities[priced_as].value == pytest.approx(10)
 
 
 def test_spot_training_points_to_the_schedule(tmp_path: Path) -> None:
