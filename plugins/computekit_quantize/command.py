@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,12 @@ from computekit import ComputekitError, FileProblem, options
 if TYPE_CHECKING:
     from computekit.models import ModelFile
 
-    from .plan import Decision, Request
+    from .coverage import Coverage
+    from .gate import Search
+    from .plan import Decision
+
+MISSED = 3
+"""Exit status when no choice of weights keeps the metric within --max-drop; the nearest one is written all the same."""
 
 MIN_COVERAGE = 0.10
 """Share of a model's bytes below which quantizing it is refused as a no-op."""
@@ -53,6 +56,14 @@ class NoGain(ComputekitError):
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are.")
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")
 @options.data(help="Measure the metric on this data set's test split before and after.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done to which tensor, and write nothing.")
+@click.option("--sensitivity", is_flag=True, help="Measure what quantizing each weight alone costs. Needs --data.")
+@click.option(
+    "--max-drop",
+    type=click.FloatRange(min=0),
+    help="Most that may be lost on the validation split: points of accuracy, or percent of perplexity. The weights "
+    "that cost most stay as they are; exit 3 if that is not enough. Needs --data.",
+)
 @options.batch_size(256)
 @options.arch()
 @options.trust_pickle
@@ -71,7 +82,10 @@ def quantize(
     arch: str | None,
     arch_args: dict[str, Any] | None,
     trust_pickle: bool,
-) -> None:
+    dry_run: bool,
+    sensitivity: bool,
+    max_drop: float | None,
+) -> int:
     """Store the weights of a model file in fewer bits: a file in, a smaller file of the same kind out.
 
     Linear, convolution and embedding weights become integers with a scale per output channel, held as plain tensors
@@ -83,94 +97,105 @@ def quantize(
     Example:
       computekit quantize --int8 model.pt
       computekit quantize --int8 model.pt --data digits --exclude 'head.*' -o small.pt
+      computekit quantize --int4 model.pt --data digits --max-drop 0.5 --sensitivity
     """
     if scheme is None:
         raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
+    if data is None and (sensitivity or max_drop is not None):
+        raise click.UsageError("--sensitivity and --max-drop need --data")
     from computekit import files
-    from computekit.models import ArchRef, compressed, open_model, roles
+    from computekit.models import ArchRef, roles
 
-    from . import coverage, huggingface, metric, plan, schemes
+    from . import coverage, gate, metric, plan, schemes, writing
 
     how = schemes.get(scheme)
     group = group_size or how.default_group
     if activations == "dynamic" and (how.bits != 8 or group is not None):
         raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
-    source = open_model(run.input(model), trust_pickle=trust_pickle)
-    present = compressed.find(source.tensors)
-    if present:
-        example = f"{len(present)} weights, e.g. {next(iter(present))}"
-        raise FileProblem(model, f"is quantized already ({example})", "computekit dequantize gives back floats")
-    huggingface.check_plain(source)
     request = plan.Request(how, group, activations, include, exclude)
+    source = _open(run.input(model), trust_pickle)
     decisions = plan.make(source, request)
     report = coverage.Coverage(decisions)
+    if dry_run:
+        run.show(report.tensor_table())
+        _put_coverage(run, report, scheme)
+        return 0
     if report.share < MIN_COVERAGE and not allow_noop:
         raise NoGain(model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
     size_before = files.size_bytes(model)
-    gauge = None
+    gauge, gated = None, 0.0
     if data is not None:
         arch_ref = ArchRef(arch, arch_args or {}) if arch else None
         gauge = metric.Gauge(run, computekit.load_data(data), arch_ref, batch_size, trust_pickle)
         gauge.measure(model)
+        if sensitivity or max_drop is not None:
+            search = gate.Search(run, gauge, source, decisions, request)
+            decisions = _search(run, search, sensitivity, max_drop)
+            report = coverage.Coverage(decisions)
     with run.writing(source.beside(scheme)) as target:
-        _write(run, source, target, decisions, request)
+        writing.write(run, source, target, decisions, request)
         size = files.size_bytes(target)
         if size >= size_before and not allow_noop:
             raise NoGain(model, f"the result would take {size} bytes, the input takes {size_before}")
         if gauge is not None:
             gauge.measure(target)
+            if max_drop is not None:
+                gated = gate.drop(search.before, gauge.evaluate(gauge.load(target), "validation"))
     run.put("parameters", roles.count_parameters(source), method="values in float tensors, running statistics apart")
     run.put("file_bytes", size, "B")
     run.put("compression_ratio", size_before / size, "1", method="bytes of the input over bytes of the output")
-    run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
+    _put_coverage(run, report, scheme)
     other = size_before - sum(decision.info.nbytes for decision in decisions)
     if other > size_before * NOTABLE_REST:
         run.note(f"{other / size_before:.0%} of the input is not weights (optimizer state, for example) and was copied")
-    run.details["coverage"] = report.rows()
-    run.details["tensors"] = report.tensors(scheme)
-    run.show(report.table())
     if gauge is not None:
         gauge.report()
+    if max_drop is None or gauge is None:
+        return 0
+    run.put("gate_drop", gated, method=f"{gate.unit(search.before)} lost on the validation split")
+    if gated <= max_drop:
+        return 0
+    missed = f"the drop is {gated:.3g} {gate.unit(search.before)}, not within {max_drop:g}; the nearest was saved"
+    run.note(missed)
+    run.say(f"Gate missed: {missed}")
+    return MISSED
 
 
-def _write(
-    run: computekit.StepRun, source: ModelFile, target: Path, decisions: list[Decision], request: Request
-) -> None:
-    """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
-    from computekit.models import compressed, rewrite
+def _open(model: Path, trust_pickle: bool) -> ModelFile:
+    """The model file, unless its weights are quantized already."""
+    from computekit.models import compressed, open_model
 
     from . import huggingface
 
-    scheme, group = request.scheme, request.group
-    metadata = {**source.metadata, "compression": {"scheme": scheme.name, "activations": request.activations}}
-    if huggingface.is_folder(source):
-        metadata["quantization_config"] = huggingface.quantization_config(decisions, request)
-    by_name = {name: decision for decision in decisions for name in decision.names}
-    with one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
-
-        def transform(info: Any, load: Any) -> list[tuple[str, Any]] | None:
-            bar.update()
-            if not by_name[info.name].quantized:
-                return None
-            return scheme.quantize(load(), scheme.bits, group, info.name).store(info.name)
-
-        try:
-            rewrite(source, target, transform, metadata)
-        except compressed.NonFinite as error:
-            raise FileProblem(
-                source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"
-            ) from error
+    source = open_model(model, trust_pickle=trust_pickle)
+    present = compressed.find(source.tensors)
+    if present:
+        example = f"{len(present)} weights, e.g. {next(iter(present))}"
+        raise FileProblem(model, f"is quantized already ({example})", "computekit dequantize gives back floats")
+    huggingface.check_plain(source)
+    return source
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the pieces that `compressed.quantize` works on stay in the cache and take microseconds,
-    less than it takes to wake the other threads, which would burn every core while they wait."""
-    import torch
+def _search(run: computekit.StepRun, search: Search, sensitivity: bool, max_drop: float | None) -> list[Decision]:
+    """Measure what was asked for, put it into the record, and return what to quantize."""
+    from . import gate
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    ranked = search.sensitivities() if sensitivity else None
+    if ranked is not None:
+        run.details["sensitivity"] = [
+            {"name": s.decision.info.name, "drop": s.drop, "loss_increase": s.loss_increase} for s in ranked
+        ]
+        run.show(gate.table(ranked, gate.unit(search.before)))
+    decisions = search.decisions if max_drop is None else search.within(max_drop, ranked)
+    if search.tried:
+        run.details["gate"] = search.tried
+        left_out = [d.info.name for d in decisions if d.kept == gate.GATED]
+        run.say(f"gate: {len(left_out)} weights left out {' '.join(left_out[:5])}".rstrip())
+    return decisions
+
+
+def _put_coverage(run: computekit.StepRun, report: Coverage, scheme: str) -> None:
+    run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
+    run.details["coverage"] = report.rows()
+    run.details["tensors"] = report.tensors(scheme)
+    run.show(report.table())

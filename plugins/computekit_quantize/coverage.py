@@ -59,6 +59,17 @@ class Coverage:
             for decision in self.decisions
         ]
 
+    def tensor_table(self) -> str:
+        """Every tensor for a person: what it is and what becomes of it."""
+        from tabulate import tabulate
+
+        lines = [
+            [d.info.name, d.role, "x".join(map(str, d.info.shape)), d.kept or "quantized", _size(d.info.nbytes),
+             _size(d.bytes_after)]
+            for d in self.decisions
+        ]  # fmt: skip
+        return tabulate(lines, ["tensor", "role", "shape", "fate", "before", "after"], disable_numparse=True)
+
     def table(self) -> str:
         """`rows` for a person, the most bytes first, with a line of totals."""
         from tabulate import tabulate

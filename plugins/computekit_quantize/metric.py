@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import computekit
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from computekit.evaluation import Evaluation
     from computekit.models import ArchRef
 
@@ -24,15 +26,21 @@ class Gauge:
     trust_pickle: bool
     seen: list[Evaluation] = field(default_factory=list)
 
-    def measure(self, path: Path) -> None:
-        """Run the model file ``path``; raises ComputekitError if it has no code or cannot take the data."""
+    def load(self, path: Path) -> nn.Module:
+        """The model of the file ``path`` on the run's device; raises ComputekitError if the file has no code."""
+        module, _, _ = computekit.load_module(path, self.arch, trust_pickle=self.trust_pickle)
+        return module.to(self.run.device)
+
+    def evaluate(self, module: nn.Module, split: Literal["validation", "test"]) -> Evaluation:
+        """The metric of ``module`` on a split; raises ComputekitError if it cannot take the data."""
         from computekit.evaluation import evaluate
 
-        device = self.run.device
-        module, _, _ = computekit.load_module(path, self.arch, trust_pickle=self.trust_pickle)
-        self.seen.append(
-            evaluate(module.to(device), self.data.test, self.data.task, device, self.batch_size, name=path.name)
-        )
+        samples = self.data.test if split == "test" else self.data.validation
+        return evaluate(module, samples, self.data.task, self.run.device, self.batch_size)
+
+    def measure(self, path: Path) -> None:
+        """Evaluate the model file ``path`` on the test split."""
+        self.seen.append(self.evaluate(self.load(path), "test"))
 
     def report(self) -> None:
         """Put the last metric, and how far it is from the first, into the record."""

@@ -30,6 +30,11 @@ class Decision:
     def quantized(self) -> bool:
         return not self.kept
 
+    @property
+    def saved(self) -> int:
+        """Bytes that quantizing this tensor saves."""
+        return self.info.nbytes - self.bytes_after
+
 
 @dataclass(frozen=True)
 class Request:

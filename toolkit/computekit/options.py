@@ -204,11 +204,13 @@ def step(function: Callable[..., int | None]) -> Callable[..., Any]:
     @output
     @functools.wraps(function)
     @click.pass_context
-    def command(ctx: click.Context, *args: Any, **kwargs: Any) -> int | None:
+    def command(ctx: click.Context, *args: Any, **kwargs: Any) -> None:
         from .steps import StepRun
 
         own = {key: kwargs.pop(key) for key in ("output", "seed", "device", "threads", "label", "as_json")}
         with StepRun(ctx, **own) as run:
-            return function(run, *args, **kwargs)
+            status = function(run, *args, **kwargs)
+        if status:
+            ctx.exit(status)
 
     return command

@@ -1,0 +1,101 @@
+"""The accuracy gate finds the one weight that breaks a model, and says so when nothing helps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import nn
+
+from computekit.cli import main
+from computekit.datasets import load_data
+
+pytest.importorskip("sklearn")
+
+ARCHITECTURE = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """A least-squares classifier of digits behind an identity layer; both quantize well."""
+    (tmp_path / "two_layers.py").write_text(ARCHITECTURE)
+    monkeypatch.syspath_prepend(tmp_path)
+    train = load_data("digits").train
+    x = train.inputs.flatten(1).double()
+    x1 = torch.cat([x, torch.ones(len(x), 1, dtype=torch.double)], 1)
+    y = nn.functional.one_hot(train.targets, 10).double()
+    solution = torch.linalg.solve(x1.T @ x1 + 0.1 * torch.eye(65, dtype=torch.double), x1.T @ y).float()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 10))
+    with torch.no_grad():
+        module[1].weight.copy_(torch.eye(64))
+        module[1].bias.zero_()
+        module[2].weight.copy_(solution[:64].T)
+        module[2].bias.copy_(solution[64])
+    return module
+
+
+def poison(layer: nn.Linear) -> None:
+    """A huge weight on a pixel that is never lit: harmless in floating point, and it takes all steps of the grid."""
+    unlit = int((load_data("digits").train.inputs.flatten(1).abs().amax(0) == 0).nonzero()[0])
+    with torch.no_grad():
+        layer.weight[:, unlit] = 1e4
+
+
+def quantize(tmp_path: Path, module: nn.Module, *words: str) -> Result:
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    arch = ["--data", "digits", "--arch", "two_layers:build"]
+    return CliRunner().invoke(main, ["quantize", "--int8", str(tmp_path / "m.pt"), *arch, *words, "--json"])
+
+
+def kept(result: Result) -> list[str]:
+    tensors = json.loads(result.stdout)["details"]["tensors"]
+    return [t["name"] for t in tensors if t.get("kept") == "left out by the accuracy gate"]
+
+
+def test_nothing_is_left_out_of_a_healthy_model(tmp_path: Path, module: nn.Module) -> None:
+    result = quantize(tmp_path, module, "--max-drop", "2")
+    assert result.exit_code == 0, result.stderr
+    assert kept(result) == []
+
+
+def test_only_the_poisoned_layer_is_left_out(tmp_path: Path, module: nn.Module) -> None:
+    poison(module[1])
+    result = quantize(tmp_path, module, "--max-drop", "2", "--sensitivity")
+    assert result.exit_code == 0, result.stderr
+    assert kept(result) == ["1.weight"]
+    record = json.loads(result.stdout)
+    assert record["details"]["sensitivity"][0]["name"] == "1.weight"
+    assert record["details"]["sensitivity"][0]["drop"] > 20
+    assert [t["left_out"] for t in record["details"]["gate"]] == [0, 1]
+    assert record["rows"][0]["quantities"]["gate_drop"]["value"] <= 2
+
+
+def test_a_gate_that_nothing_meets_saves_the_nearest_and_exits_with_3(tmp_path: Path, module: nn.Module) -> None:
+    poison(module[1])
+    poison(module[2])
+    result = quantize(tmp_path, module, "--max-drop", "2")
+    assert result.exit_code == 3
+    assert "the nearest was saved" in result.stderr
+    assert (tmp_path / "m-int8.pt").exists()
+    assert (tmp_path / "m-int8.pt.record.json").exists()
+
+
+def test_the_gate_needs_data(tmp_path: Path, module: nn.Module) -> None:
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    assert CliRunner().invoke(main, ["quantize", "--int8", str(tmp_path / "m.pt"), "--max-drop", "1"]).exit_code == 2
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, module: nn.Module) -> None:
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    result = CliRunner().invoke(main, ["quantize", "--int8", str(tmp_path / "m.pt"), "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    assert "1.weight" in result.stdout
+    assert not (tmp_path / "m-int8.pt").exists()
