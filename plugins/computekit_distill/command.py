@@ -62,7 +62,7 @@ def distill(
     """
     import torch
 
-    from computekit import evaluation, models, zoo
+    from computekit import evaluation, flops, models, zoo
 
     from . import losses
     from .loss import LogitDistillation
@@ -98,6 +98,8 @@ def distill(
         computekit.save_module(module, temporary, reference, data=data)
     training.report(run, module, dataset, result, test)
     run.put("file_bytes", target.stat().st_size, "B")
+    taught_flops = flops.count(teacher_module, dataset.train.inputs[:2].to(device), backward=False).forward
+    run.spent_training(taught_flops / 2 * result.samples)  # the teacher looks at every training sample, too
     run.put(f"teacher_{taught.metric}", **taught.quantity())
     key, estimate = evaluation.difference(taught, test)
     run.put(key, estimate.value, **estimate.about)

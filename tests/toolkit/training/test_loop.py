@@ -99,8 +99,7 @@ def test_a_loss_of_one_s_own_sees_the_inputs() -> None:
         return training.cross_entropy(logits, inputs, targets)
 
     _fit(dataclasses.replace(FAST, epochs=1), loss=loss)
-    assert seen[0] == (2, 4)  # for counting FLOPs
-    assert set(seen[1:]) == {(16, 4), (len(_data().train) % 16, 4)}
+    assert set(seen) == {(16, 4), (len(_data().train) % 16, 4)}
 
 
 def test_text_and_progress() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import flops
 from ..datasets import Data, Split
 from ..errors import ComputekitError
 from ..evaluation import Evaluation, check_logits, evaluate, forward
@@ -22,7 +23,7 @@ from .execution import Execution
 from .optimizers import cosine, optimizer_for
 from .parallel import Ranks
 from .recipe import Recipe
-from .step import Loss, Step, cross_entropy, flops_per_sample
+from .step import Loss, Step, cross_entropy
 from .trace import Trace
 
 _CHECK_EVERY = 16
@@ -48,9 +49,9 @@ class FitResult:
     """What training gave: the module holds the weights of ``best_epoch``.
 
     ``history`` has one dict per epoch: epoch, loss (mean training loss), validation_loss and the validation metric.
-    ``train_flops`` counts the forward and backward passes over ``samples`` training samples (see `flops_per_sample`;
-    a teacher's forward passes included), ``hardware_flops`` also what was computed again to save memory; neither
-    counts validation or the optimizer's element-wise work.
+    ``train_flops`` is the module's forward and backward passes over ``samples`` training samples, as `computekit.flops`
+    counts them; ``hardware_flops`` adds what was computed again to save memory. Neither has validation, a teacher or
+    element-wise work in it. ``uncounted`` names the operators that have no formula.
 
     ``seconds`` has the wall time of each part of the loop in this process, ``exact_seconds`` says whether a device's
     queue may have blurred them, ``total_s`` is all of it. ``samples_per_s`` leaves out the first step (with what is
@@ -63,6 +64,7 @@ class FitResult:
     validation: Evaluation
     train_flops: float
     hardware_flops: float
+    uncounted: tuple[str, ...]
     samples: int
     seconds: dict[str, float]
     exact_seconds: bool
@@ -170,10 +172,8 @@ class _Training:
                 f"--batch-size {recipe.batch_size} cannot be shared among {ranks.world} ranks in "
                 f"{execution.accumulate} parts; it must be at least {ranks.world * execution.accumulate}"
             )
-        self.flops = self.hardware_flops = flops_per_sample(module, data.train, loss, device, name)
-        if execution.recompute:
-            memory.recompute(module, name)
-            self.hardware_flops = flops_per_sample(module, data.train, loss, device, name)
+        self.cost = flops.count(module.train(), data.train.inputs[:2].to(device))
+        self.again = memory.recompute(module, name) if execution.recompute else []
         self.wrapped = ranks.wrap(module, device)
         self.optimizer = optimizer_for(self.wrapped, recipe.optimizer, self.lr, recipe.weight_decay)
         self.batches = Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, 2 * ranks.world)
@@ -337,14 +337,16 @@ class _Training:
         """What came of it."""
         at, first = self.at, self.first_step
         trained_s = self.clock.training()
+        again = sum(self.cost.by_module[block].forward for block in self.again)
         later = at.samples - first[1] if first else 0
         return FitResult(
             recipe=self.recipe,
             history=at.history,
             best_epoch=at.best_epoch,
             validation=at.validation,
-            train_flops=self.flops * at.samples,
-            hardware_flops=self.hardware_flops * at.samples,
+            train_flops=self.cost.total / 2 * at.samples,
+            hardware_flops=(self.cost.total + again) / 2 * at.samples,
+            uncounted=tuple(op.name for op in self.cost.unknown),
             samples=at.samples,
             seconds=self.clock.seconds,
             exact_seconds=self.clock.exact,

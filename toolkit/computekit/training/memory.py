@@ -53,11 +53,11 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
     return []
 
 
-def recompute(module: nn.Module, name: str) -> None:
+def recompute(module: nn.Module, name: str) -> list[str]:
     """Make each repeated block of ``module`` forget its activations and compute them again in the backward pass.
 
     Memory for activations falls to one per block boundary plus one block's own (Chen et al. 2016, arXiv:1604.06174).
-    `keep` undoes it. Raises ComputekitError if ``module`` has no repeated blocks.
+    Returns the names of the blocks; `keep` undoes it. Raises ComputekitError if ``module`` has no repeated blocks.
     """
     blocks = blocks_of(module)
     if not blocks:
@@ -67,6 +67,7 @@ def recompute(module: nn.Module, name: str) -> None:
     for block in blocks:
         again = functools.partial(_contexts, block)
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, context_fn=again)
+    return [key for key, child in module.named_modules() if any(child is block for block in blocks)]
 
 
 def keep(module: nn.Module) -> None:

@@ -19,6 +19,8 @@ _PARTS = ("data", "forward", "backward", "communication", "optimizer", "validati
 def report(run: StepRun, module: nn.Module, data: Data, result: FitResult, test: Evaluation) -> None:
     """Record a finished training: the metric on ``test``, the compute spent, the speed, the recipe and the curve."""
     run.spent_training(result.train_flops)
+    if result.uncounted:
+        run.note(f"train_flops leaves out operators without a FLOP formula: {', '.join(result.uncounted)}")
     run.put("parameters", sum(parameter.numel() for parameter in module.parameters()))
     run.put(test.metric, **test.quantity())
     run.put(f"validation_{test.metric}", **result.validation.quantity())

@@ -1,4 +1,4 @@
-"""One optimizer step, and what it costs. Importing this imports torch."""
+"""One optimizer step. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from ..datasets import Split
 from ..devices import is_out_of_memory
 from ..errors import ComputekitError
 from ..evaluation import forward
@@ -100,22 +98,3 @@ class Step:
             self.clock.add("communication", waited)
             self.clock.add("backward", -waited)
         return value.detach()
-
-
-def flops_per_sample(module: nn.Module, split: Split, loss: Loss, device: torch.device, name: str) -> float:
-    """FLOPs of the forward and backward pass of one sample, loss included: counted on two samples and halved.
-
-    Matrix products, convolutions and attention count, 2 per multiply-add; attention as if it were not causal. The
-    module's buffers, gradients and the random state are left as they were.
-    """
-    inputs, targets = split.inputs[:2].to(device), split.targets[:2].to(device)
-    buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
-    cuda = [device] if device.type == "cuda" else []
-    module.train()
-    with torch.random.fork_rng(cuda), FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(loss(forward(module, inputs, name), inputs, targets))
-    for key, buffer in module.named_buffers():
-        buffer.copy_(buffers[key])
-    for parameter in module.parameters():
-        parameter.grad = None
-    return float(counter.get_total_flops()) / len(inputs)
