@@ -7,6 +7,7 @@ visit makes a few untimed calls, because the previous model has filled the cache
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import time
@@ -155,14 +156,15 @@ def _timer(clock: str, device: torch.device) -> Timer:
     if clock == "device":
         return _device_timer
     now = time.process_time if clock == "cpu" else time.perf_counter
+    wait = (lambda: None) if device.type == "cpu" else functools.partial(devices.synchronize, device)
 
     def timed(call: Callable[[], Any], calls: int) -> list[float]:
         samples = []
-        devices.synchronize(device)
+        wait()
         for _ in range(calls):
             before = now()
             call()
-            devices.synchronize(device)
+            wait()
             samples.append(now() - before)
         return samples
 
