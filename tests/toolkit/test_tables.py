@@ -186,3 +186,16 @@ def test_command_refuses_what_is_no_record(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "not a computekit record" in result.stderr
     assert records.beside("m.pt").name == "m.pt.record.json"
+
+
+def test_figures_from_two_machines_come_with_a_warning_that_says_why():
+    here, there = example(), example()
+    there[-1].device = Device(kind="cpu", name="Other CPU", threads=4)
+    for record in (here[-1], there[-1]):
+        for row in record.rows:
+            row.quantities = {"latency_s": quantity(1.0, "s", how="measured")}
+    assert not any("compared directly" in note for note in tables.build(here).notes)
+    (warning,) = [note for note in tables.build([*here, *there]).notes if "compared directly" in note]
+    assert "device (Test CPU and Other CPU)" in warning
+    assert "number of threads (1 and 4)" in warning
+    assert warning.endswith(": latency_s")

@@ -285,7 +285,26 @@ def _provenance(records: Sequence[Record]) -> list[str]:
             if record.step not in steps:
                 steps.append(record.step)
         notes += [note for note in record.notes if note not in notes]
-    return [f"{', '.join(steps)}: on {place}" for place, steps in places.items()] + notes
+    return [f"{', '.join(steps)}: on {place}" for place, steps in places.items()] + _machines(records) + notes
+
+
+def _machines(records: Sequence[Record]) -> list[str]:
+    """A warning where one measured quantity comes from several devices: its values cannot be compared directly."""
+    places: dict[str, dict[tuple[str, str, int | None], None]] = {}
+    for record in records:
+        if record.device is None:
+            continue
+        device = (record.device.kind, record.device.name, record.device.threads)
+        for key, quantity in ((key, q) for row in record.rows for key, q in row.quantities.items()):
+            if quantity.how == "measured" and quantity.unit != "B":
+                places.setdefault(key, {})[device] = None
+    apart = [key for key, devices in places.items() if len(devices) > 1]
+    if not apart:
+        return []
+    first, second = list(places[apart[0]])[:2]
+    parts = zip(("kind of device", "device", "number of threads"), first, second, strict=True)
+    why = ", ".join(f"{what} ({a} and {b})" for what, a, b in parts if a != b)
+    return [f"not to be compared directly, since they were measured with a different {why}: {', '.join(apart)}"]
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,107 @@
+"""A trial: what it returns, what it refuses, and that compiled models stay compiled."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from computekit_benchmark import compiling, isolated, memory, timing
+from computekit_benchmark.jobs import Job, Subject
+from computekit_benchmark.loading import ModelFault
+
+CPU = torch.device("cpu")
+
+
+def job(**more: object) -> Job:
+    subjects = tuple(Subject(f"depth {d}", None, "computekit_benchmark.workloads:mlp", {"depth": d}) for d in (1, 2, 3))
+    settings = {"batches": [2, 4], "seconds": 0.02, "clock": "wall", "budget_s": 60, **more}
+    return Job("trial", subjects, input_shape=(256,), more=settings)
+
+
+def test_every_model_is_visited_equally_often_at_every_batch_size():
+    result = timing.trial(job())
+    assert list(result["batches"]) == ["2", "4"]
+    for models in result["batches"].values():
+        visits = [len(model["visits"]) for model in models]
+        assert len(set(visits)) == 1
+        assert visits[0] % 2 == 0
+        assert visits[0] >= 2 * timing.MIN_ROUNDS
+        assert all(second > 0 for model in models for visit in model["visits"] for second in visit)
+        assert all(model["first_call_s"] > 0 and len(model["warm_up_s"]) >= 3 for model in models)
+
+
+def test_the_order_of_creation_depends_on_the_seed():
+    orders = {tuple(timing.trial(job(batches=[1]).but(seed=seed))["order"]) for seed in range(6)}
+    assert len(orders) > 1
+
+
+def test_rounds_go_forwards_and_backwards():
+    calls: list[str] = []
+    runners = []
+    for name in "abc":
+        runner = timing.Runner(name, lambda name=name: calls.append(name), warm_up_s=[timing.LONG_CALL_S])
+        runners.append(runner)
+
+    def timer(call, count):
+        call()
+        return [1.0] * count
+
+    timing.interleave(runners, 0.0, timer, timing.random.Random(0))
+    rounds = ["".join(calls[i : i + 6]) for i in range(0, len(calls), 6)]
+    assert len(rounds) == timing.MIN_ROUNDS
+    assert all(r == r[::-1] and set(r) == set("abc") for r in rounds)
+
+
+def test_a_further_batch_size_that_fails_is_left_out_and_named(monkeypatch):
+    def only_two(model, job, batch):
+        if batch != 2:
+            raise RuntimeError("only pairs")
+        return (torch.zeros(batch, 256),)
+
+    monkeypatch.setattr(timing, "example_inputs", only_two)
+    result = timing.trial(job())
+    assert list(result["batches"]) == ["2"]
+    assert "only pairs" in result["failures"]["4"]
+    with pytest.raises(ModelFault, match="batch size 4 failed with RuntimeError: only pairs"):
+        timing.trial(job(batches=[4, 2]))
+
+
+def test_one_call_that_outlasts_the_budget_is_refused():
+    runner = timing.Runner("sloth", lambda: time.sleep(0.02))
+    with pytest.raises(ModelFault, match="sloth: one call took .* longer than the whole time budget"):
+        timing.warm_up(runner, CPU, 0.1, budget_s=0.01)
+
+
+@pytest.mark.skipif(not memory.can_reset_peak(), reason="needs /proc/self/clear_refs")
+def test_a_leak_is_seen():
+    kept = []
+    leaking = isolated._peak(lambda: kept.append(bytearray(200_000)), CPU, 0)
+    assert leaking["grows_bytes_per_call"] > 40_000  # some of it fits into heap that is free already
+    assert isolated._peak(lambda: bytearray(200_000), CPU, 0)["grows_bytes_per_call"] < 4096
+
+
+@pytest.mark.slow
+def test_the_ninth_model_of_a_class_is_compiled_too():
+    versions: list[int] = []
+
+    def backend(graph, _inputs):
+        versions.append(1)
+        return graph.forward
+
+    class Model(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.layer = nn.Linear(width, width)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    torch._dynamo.reset()
+    compiling.allow(12)
+    for width in range(2, 14):
+        torch.compile(Model(width), backend=backend, dynamic=False)(torch.zeros(1, width))
+    assert len(versions) == 12
+    torch._dynamo.reset()
