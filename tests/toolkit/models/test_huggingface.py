@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from computekit import FileProblem, open_model, rewrite
 
@@ -84,3 +84,14 @@ def test_a_damaged_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "config.json").write_text("{")
     with pytest.raises(FileProblem, match=r"config\.json: is not JSON"):
         open_model(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["adapter_model", "diffusion_pytorch_model"])
+def test_other_names_beside_a_configuration(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    save_file({"a": torch.ones(3)}, tmp_path / "a" / f"{name}.safetensors")
+    with pytest.raises(FileProblem, match=f"holds {name}.safetensors: give one of these files"):
+        open_model(tmp_path / "a")
+    (tmp_path / "a" / "config.json").write_text("{}")
+    rewrite(open_model(tmp_path / "a"), tmp_path / "b", lambda info, load: None)
+    assert {file.name for file in (tmp_path / "b").iterdir()} == {f"{name}.safetensors", "config.json"}

@@ -62,6 +62,9 @@ WRAPPINGS: dict[str, Any] = {
         "callbacks": {"EarlyStopping": {"best_score": torch.tensor(0.1)}},
         "hyper_parameters": {"width": 4},
     },
+    "with arguments": lambda sd: (sd, {"lr": 0.1}, [1, 2]),
+    "list": lambda sd: [{"state_dict": sd}, "v1"],
+    "scheduler beside": lambda sd: {"model": sd, "lr_scheduler": {"last_epoch": 3}, "scaler": {"scale": 1024.0}},
     "stray tensors": lambda sd: {"state_dict": sd, "best": torch.tensor(0.3), "statistics": {"mean": torch.zeros(3)}},
 }
 
@@ -76,6 +79,27 @@ def test_every_nesting_is_found_and_kept(wrapping: str, legacy: bool, tmp_path: 
     assert list(source.tensors) == [prefix + key for key in network().state_dict()]
     assert torch.equal(source.load(prefix + "3.weight"), network().state_dict()["3.weight"])
     assert same(copy(tmp_path / "a.pt", tmp_path / "b.pt"), document)
+
+
+def test_several_models_in_a_list(tmp_path: Path) -> None:
+    torch.save({"models": [{"a": torch.ones(2)}, {"a": torch.zeros(2)}], "optim": [torch.ones(9)]}, tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    assert list(source.tensors) == ["0.a", "1.a"] and source.parts == ("0.", "1.")
+    rewrite(source, tmp_path / "b.pt", lambda info, load: [(info.name, load() + 1)], {"note": 1})
+    assert [model["a"].tolist() for model in torch.load(tmp_path / "b.pt")["models"]] == [[2, 2], [1, 1]]
+    assert open_model(tmp_path / "b.pt").metadata == {"note": 1}
+
+
+def test_metadata_of_a_list_is_found_again(tmp_path: Path) -> None:
+    torch.save((network().state_dict(), "v1"), tmp_path / "a.pt")
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", lambda info, load: None, {"note": 1})
+    assert open_model(tmp_path / "b.pt").metadata == {"note": 1}
+
+
+@pytest.mark.parametrize("name", ["scaler", "optimal", "scheduled_layer", "opt"])
+def test_a_layer_is_no_optimizer_for_its_name(name: str, tmp_path: Path) -> None:
+    torch.save({"encoder": {"a": torch.ones(2)}, name: {"weight": torch.ones(2)}}, tmp_path / "a.pt")
+    assert list(open_model(tmp_path / "a.pt").tensors) == ["encoder.a", f"{name}.weight"]
 
 
 def test_only_what_the_transformation_returns_changes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Torch checkpoints as inert data: lazy tensors, where the weights are, and what the pickle would execute.
+"""Torch checkpoints as inert data: lazy tensors, and what the pickle would import.
 
 The argument lists of ``_rebuild_tensor_v2`` and its siblings are those of ``torch/_utils.py``; the persistent id
 ``("storage", type, key, location, numel)`` is that of ``torch/serialization.py``.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -62,9 +61,6 @@ _REBUILD = {
 _SCHEMES = ("per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric",
             "per_channel_affine_float_qparams")  # fmt: skip
 _STATE_MODULES = ("torch.optim", "torch.amp")
-
-MAIN_PARTS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
-"""Keys under which checkpoints keep the model itself, the usual ones first."""
 
 
 @dataclass(eq=False)
@@ -290,90 +286,3 @@ def is_harmless(name: str) -> bool:
             or (module == "torch" and (last in _SCHEMES or isinstance(getattr(torch, last, None), torch.dtype)))
         )
     return False
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a weight lives: ``container[key]``, reached through the keys of ``path``."""
-
-    container: dict[Any, Any]
-    key: str
-    path: tuple[str, ...]
-
-
-def find_weights(root: Any) -> dict[str, Place]:
-    """The weights of a checkpoint by name: tensors in nested dictionaries, optimizer state left out.
-
-    The keys that all weights have in common (``state_dict``, ``model``) are left off; what remains of the path is
-    joined with dots, so that a checkpoint with ``model`` and ``ema`` gives ``model.fc.weight`` and ``ema.fc.weight``.
-    """
-    places = list(_tensors_below(root, (), set())) if isinstance(root, dict) else []
-    common = _common([place.path for place in places])
-    named: dict[str, Place] = {}
-    for place in places:
-        name = ".".join([*place.path[len(common) :], place.key])
-        if name in named:
-            raise Malformed(f"two tensors are both called {name!r}")
-        named[name] = place
-    return named
-
-
-def parts(weights: dict[str, Place]) -> tuple[str, ...]:
-    """The name prefixes of the models among ``weights``, the main one first."""
-    paths = list(dict.fromkeys(place.path for place in weights.values()))
-    common = len(_common(paths))
-    heads = list(dict.fromkeys(path[common : common + 1] for path in paths))
-
-    ranked = sorted(heads, key=lambda head: rank(head[0] if head else ""))
-    return tuple("".join(f"{key}." for key in head) for head in ranked) or ("",)
-
-
-def rank(key: Any) -> int:
-    """Lower for keys under which checkpoints usually keep the model itself."""
-    return MAIN_PARTS.index(key) if key in MAIN_PARTS else len(MAIN_PARTS)
-
-
-def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    if not paths:
-        return ()
-    low, high = min(paths), max(paths)
-    same = 0
-    while same < min(len(low), len(high)) and low[same] == high[same]:
-        same += 1
-    return low[:same]
-
-
-def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[int]) -> Iterator[Place]:
-    """Tensors of ``container`` and of the dictionaries in it; where both hold some, the larger side is the model.
-
-    A single tensor beside a state_dict (a loss, a step counter) is not a weight, and neither is a stray dictionary of
-    tensors inside a state_dict, or beside one that has a usual name.
-    """
-    if id(container) in seen:
-        return
-    seen.add(id(container))
-    own = [Place(container, key, path) for key, value in container.items() if _is_weight(key, value)]
-    below: dict[str, list[Place]] = {}
-    for key, value in container.items():
-        if isinstance(key, str) and isinstance(value, dict) and not is_optimizer(key, value) and len(path) < 30:
-            below[key] = list(_tensors_below(value, (*path, key), seen))
-    if any(below.get(key) for key in MAIN_PARTS):
-        below = {key: places for key, places in below.items() if key in MAIN_PARTS or "ema" in key.lower()}
-    nested = [place for places in below.values() for place in places]
-    yield from own if sum(map(_size, own)) >= sum(map(_size, nested)) else nested
-
-
-def _is_weight(key: Any, value: Any) -> bool:
-    return isinstance(key, str) and isinstance(value, LazyTensor)
-
-
-def _size(place: Place) -> int:
-    tensor: LazyTensor = place.container[place.key]
-    return 1 + tensor.nbytes
-
-
-def is_optimizer(key: str, value: Any) -> bool:
-    """Whether ``value``, kept under ``key``, is the state of an optimizer, a scheduler or a gradient scaler."""
-    if isinstance(value, dict) and "param_groups" in value and "state" in value:
-        return True
-    return key.lower().startswith(("optim", "lr_sched", "sched", "scaler", "grad_scaler"))

@@ -12,7 +12,7 @@ import torch
 from .. import host
 from ..contracts import ModelFormat
 from ..errors import ComputekitError, FileProblem
-from . import checkpoint
+from . import layout
 from .base import ModelFile, TensorInfo, Writer
 from .formats import rewrite
 from .huggingface import Folder, FolderWriter
@@ -97,7 +97,7 @@ class Part(ModelFile):
 def without_optimizer(source: ModelFile) -> ModelFile:
     """``source`` without the states of optimizers, schedulers and gradient scalers; FileProblem if it has none."""
     if isinstance(source, TorchFile) and isinstance(source.root, dict):
-        kept = {key: value for key, value in source.root.items() if not checkpoint.is_optimizer(str(key), value)}
+        kept = {key: value for key, value in source.root.items() if not layout.is_optimizer(str(key), value)}
         if len(kept) < len(source.root):
             kept = Ordered(kept) if isinstance(source.root, Ordered) else kept
             return TorchFile(source.path, source.format, root=kept, extents=source.extents)

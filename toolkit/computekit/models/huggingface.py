@@ -30,6 +30,7 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TORCH = "pytorch_model.bin"
 _TORCH_INDEX = "pytorch_model.bin.index.json"
+_CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (_SINGLE, _INDEX, _TORCH, _TORCH_INDEX)
 _OTHER_WEIGHTS = (
     ".safetensors",
@@ -86,8 +87,23 @@ class Folder(ModelFile):
 
 
 def sniff(path: Path) -> bool:
-    """Whether ``path`` is a folder with weights under the names that transformers gives them."""
-    return path.is_dir() and any((path / name).is_file() for name in _WEIGHTS)
+    """Whether ``path`` is a folder with weights in the layout of Hugging Face's libraries."""
+    return path.is_dir() and _weights_of(path) is not None
+
+
+def _weights_of(folder: Path) -> Path | None:
+    """The weights, or the index of their shards: what transformers looks for first, else the only safetensors.
+
+    Other names (diffusers, PEFT) count only beside a configuration: a folder that merely holds a model is none.
+    """
+    usual = [folder / name for name in _WEIGHTS if (folder / name).is_file()]
+    if usual or not any((folder / name).is_file() for name in _CONFIGS):
+        return usual[0] if usual else None
+    for pattern in ("*.safetensors.index.json", "*.safetensors"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def read(path: Path, trust_pickle: bool) -> Folder:
@@ -96,14 +112,15 @@ def read(path: Path, trust_pickle: bool) -> Folder:
     Raises:
         FileProblem: a weight file or config.json is damaged or missing.
     """
-    found = next(name for name in _WEIGHTS if (path / name).is_file())
+    found = _weights_of(path)
+    assert found is not None
     files: list[ModelFile]
-    if found == _SINGLE:
-        files = [safetensors_files.read(path / found)]
-    elif found == _INDEX:
-        files = [safetensors_files.read_index(path / found)]
+    if found.suffix == ".safetensors":
+        files = [safetensors_files.read(found)]
+    elif found.name.endswith(".safetensors.index.json"):
+        files = [safetensors_files.read_index(found)]
     else:
-        names = [_TORCH] if found == _TORCH else _torch_shards(path / found)
+        names = _torch_shards(found) if found.suffix == ".json" else [found.name]
         files = [_read_torch(path / name, trust_pickle) for name in names]
     return Folder(path, "folder", files=files, config=read_config(path / "config.json"))
 
@@ -189,7 +206,9 @@ class FolderWriter(Writer):
             shard.finish(metadata if number == 0 else {})
         if len(self._shards) > 1:
             index = {"metadata": {"total_size": self._bytes}, "weight_map": self._where}
-            (self.path / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+            inner = self.source.files[0].path.name if self.source else _INDEX
+            name = inner if inner.endswith(".safetensors.index.json") else _INDEX
+            (self.path / name).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         config = {**self._config}
         if "quantization_config" in metadata:  # None: the weights are no longer quantized
             config["quantization_config"] = metadata["quantization_config"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
-from . import checkpoint, families, pickles, raw, roles
+from . import checkpoint, families, layout, pickles, raw, roles
 from .base import ModelFile, TensorInfo
 from .checkpoint import Storage
 from .formats import open_model
@@ -108,7 +108,7 @@ def other_content(source: TorchFile) -> list[dict[str, Any]]:
         storages = {v.key: v.nbytes for v in pickles.walk(value, checkpoint.contents) if isinstance(v, Storage)}
         nbytes = sum(size for name, size in storages.items() if name not in counted)
         counted |= set(storages)
-        optimizer = isinstance(key, str) and checkpoint.is_optimizer(key, value)
+        optimizer = isinstance(key, str) and layout.is_optimizer(key, value)
         others.append({"key": str(key), "optimizer": optimizer, "bytes": nbytes, "value": _shown(value)})
     return others
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -18,7 +19,6 @@ from typing import IO, Any
 _ABSENT = object()
 _MAX_BYTES = 1 << 30
 _MAX_LINE = 1 << 16
-_PYTHON2_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 
 class Malformed(ValueError):
@@ -144,13 +144,16 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.reduce, self.persistent = reduce, persistent
+        self.protocol = 0
 
     def step(self, name: str, argument: Any) -> None:
         if name in _PUSH_ARGUMENT:
             self.stack.append(argument)
         elif name in _PUSH_CONSTANT:
             self.stack.append(_PUSH_CONSTANT[name]())
-        elif name in ("PROTO", "FRAME", "STOP"):
+        elif name == "PROTO":
+            self.protocol = argument
+        elif name in ("FRAME", "STOP"):
             pass
         else:
             handler = getattr(self, f"_{name.lower()}", None)
@@ -261,11 +264,11 @@ class _Machine:
 
     def _global(self, argument: str) -> None:
         module, _, name = argument.partition(" ")
-        self.stack.append(_named(module, name))
+        self.stack.append(_named(module, name, self.protocol))
 
     def _stack_global(self, _: Any) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(_named(module, name))
+        self.stack.append(_named(module, name, self.protocol))
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
@@ -284,7 +287,7 @@ class _Machine:
     def _inst(self, argument: str) -> None:
         module, _, name = argument.partition(" ")
         arguments = tuple(self._until_mark())
-        self._call(_named(module, name), arguments, new=False)
+        self._call(_named(module, name, self.protocol), arguments, new=False)
 
     def _obj(self, _: Any) -> None:
         function, *arguments = self._until_mark()
@@ -322,11 +325,14 @@ def _paired(items: list[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(items[::2], items[1::2], strict=True)
 
 
-def _named(module: Any, name: Any) -> Global:
+def _named(module: Any, name: Any, protocol: int) -> Global:
+    """The global of these names; protocols below 3 spell those of the standard library as Python 2 did."""
     for part in (module, name):
         if not isinstance(part, str) or not part or any(c.isspace() for c in part):
             raise Malformed(f"{part!r} is not a name")
-    return Global(_PYTHON2_NAMES.get(module, module), name)
+    if protocol < 3:
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+    return Global(module, name)
 
 
 def same(value: Any) -> Any:

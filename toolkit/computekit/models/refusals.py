@@ -45,6 +45,9 @@ def check_readable(path: Path) -> None:
 def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
     """A hint for the refusal, from the first bytes and, for archives, the names of the members."""
     if path.is_dir():
+        models = sorted(f.name for f in path.iterdir() if f.is_file() and f.name.endswith(_MODEL_SUFFIXES))
+        if models:
+            return f"it is a folder without config.json that holds {', '.join(models[:3])}: give one of these files"
         return "it is a folder without weights that are known here"
     with path.open("rb") as stream:
         start = stream.read(512)

@@ -20,9 +20,10 @@ import torch
 from torch import nn
 
 from ..errors import FileProblem
-from . import checkpoint, pickled_modules, raw
+from . import checkpoint, layout, pickled_modules, raw
 from .base import ModelFile, TensorInfo, Writer
-from .checkpoint import LazyTensor, Place, Storage
+from .checkpoint import LazyTensor, Storage
+from .layout import Place
 from .pickles import Malformed, Ordered
 
 KEY = "computekit"
@@ -49,8 +50,8 @@ class TorchFile(ModelFile):
     weights: dict[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = checkpoint.find_weights(self.root)
-        self.parts = checkpoint.parts(self.weights)
+        self.weights = layout.find_weights(self.root)
+        self.parts = layout.parts(self.weights)
         self.metadata = _metadata(self.root)
         self._infos = {name: self._info(name, self.lazy(name)) for name in self.weights}
 
@@ -74,7 +75,7 @@ class TorchFile(ModelFile):
             ) from error
         if isinstance(found, dict):
             modules = {key: value for key, value in found.items() if isinstance(value, nn.Module)}
-            found = modules[min(modules, key=checkpoint.rank)]
+            found = modules[min(modules, key=layout.rank)]
         module: nn.Module = found.eval()
         return module
 
@@ -112,11 +113,14 @@ class TorchFile(ModelFile):
 
 def _metadata(root: Any) -> dict[str, Any]:
     """What computekit keeps in the file: beside the weights, or in ``_metadata`` of a bare state_dict."""
-    found = root.get(KEY) if isinstance(root, dict) else None
-    if found is None and isinstance(root, Ordered) and root.has_state and isinstance(root.state, dict):
-        versions = root.state.get("_metadata")
-        found = versions.get(KEY) if isinstance(versions, dict) else None
-    return found if isinstance(found, dict) and _is_plain(found) else {}
+    for holder in root if isinstance(root, (list, tuple)) else [root]:
+        found = holder.get(KEY) if isinstance(holder, dict) else None
+        if found is None and isinstance(holder, Ordered) and isinstance(holder.state, dict):
+            versions = holder.state.get("_metadata")
+            found = versions.get(KEY) if isinstance(versions, dict) else None
+        if isinstance(found, dict) and _is_plain(found):
+            return found
+    return {}
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:

@@ -112,24 +112,25 @@ class TorchWriter(Writer):
 
     def _root(self, metadata: dict[str, Any]) -> tuple[Any, dict[int, Any]]:
         """The object to write, and which containers of the source are replaced by which."""
-        if self.source is None or not isinstance(self.source.root, dict):
+        if self.source is None:
             bare = Ordered(self._tensors)
             return ({"state_dict": bare, KEY: metadata} if metadata else bare), {}
         root = self.source.root
         rebuilt: dict[int, dict[Any, Any]] = {}
-        for place in (self.source.weights or {}).values():
+        for place in self.source.weights.values():
             if id(place.container) not in rebuilt:
                 rebuilt[id(place.container)] = self._rebuild(place.container)
-        if id(root) in rebuilt:
-            rebuilt[id(root)] = _with_versions(rebuilt[id(root)], metadata)
-        else:
+        if isinstance(root, dict) and id(root) not in rebuilt:
             rebuilt[id(root)] = _with_key(root, metadata)
+        elif rebuilt:  # a bare state_dict, or the first of a list
+            first = next(iter(rebuilt))
+            rebuilt[first] = _with_versions(rebuilt[first], metadata)
         return root, rebuilt
 
     def _rebuild(self, container: dict[Any, Any]) -> dict[Any, Any]:
         """``container`` with its weights replaced in place by what the transformation made of them."""
         assert self.source is not None
-        names = {p.key: n for n, p in (self.source.weights or {}).items() if p.container is container}
+        names = {p.key: n for n, p in self.source.weights.items() if p.container is container}
         new: dict[Any, Any] = Ordered() if isinstance(container, Ordered) else {}
         for key, value in container.items():
             if key not in names:

@@ -1,0 +1,123 @@
+"""Where a checkpoint keeps its weights: state_dicts in any nesting, several models, optimizer state apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .checkpoint import LazyTensor
+from .pickles import Malformed
+
+MAIN_PARTS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
+"""Keys under which checkpoints keep the model itself, the usual ones first."""
+
+_OPTIMIZER = re.compile(r"(^|_)(optim|optims|optimizer|optimizers|optimiser)(_|$)", re.IGNORECASE)
+_SCHEDULE = re.compile(r"(^|_)(schedulers?|scaler)(_|$)", re.IGNORECASE)
+_MAX_DEPTH = 30
+_MAX_LISTED = 100
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a weight lives: ``container[key]``, reached through the keys (and positions in lists) of ``path``."""
+
+    container: dict[Any, Any]
+    key: str
+    path: tuple[str, ...]
+
+
+def find_weights(root: Any) -> dict[str, Place]:
+    """The weights of a checkpoint by name: tensors in nested dictionaries, optimizer state left out.
+
+    The keys that all weights have in common (``state_dict``, ``model``) are left off; what remains of the path is
+    joined with dots, so that a checkpoint with ``model`` and ``ema`` gives ``model.fc.weight`` and ``ema.fc.weight``.
+
+    Raises:
+        Malformed: two weights would have the same name.
+    """
+    seen: set[int] = set()
+    places = [place for path, inner in _dictionaries((), root) for place in _tensors_below(inner, path, seen)]
+    common = _common([place.path for place in places])
+    named: dict[str, Place] = {}
+    for place in places:
+        name = ".".join([*place.path[len(common) :], place.key])
+        if name in named:
+            raise Malformed(f"two tensors are both called {name!r}")
+        named[name] = place
+    return named
+
+
+def parts(weights: dict[str, Place]) -> tuple[str, ...]:
+    """The name prefixes of the models among ``weights``, the main one first."""
+    paths = list(dict.fromkeys(place.path for place in weights.values()))
+    common = len(_common(paths))
+    heads = dict.fromkeys(path[common : common + 1] for path in paths)
+    ranked = sorted(heads, key=lambda head: rank(head[0] if head else ""))
+    return tuple("".join(f"{key}." for key in head) for head in ranked) or ("",)
+
+
+def rank(key: Any) -> int:
+    """Lower for keys under which checkpoints usually keep the model itself."""
+    return MAIN_PARTS.index(key) if key in MAIN_PARTS else len(MAIN_PARTS)
+
+
+def is_optimizer(key: str, value: Any) -> bool:
+    """Whether ``value``, kept under ``key``, is the state of an optimizer, a scheduler or a gradient scaler."""
+    if isinstance(value, dict) and "param_groups" in value and "state" in value:
+        return True
+    if _OPTIMIZER.search(key):
+        return True
+    tensors = isinstance(value, dict) and any(isinstance(item, LazyTensor) for item in value.values())
+    return _SCHEDULE.search(key) is not None and not tensors  # a model may well have a layer called scaler
+
+
+def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
+    if not paths:
+        return ()
+    low, high = min(paths), max(paths)
+    same = 0
+    while same < min(len(low), len(high)) and low[same] == high[same]:
+        same += 1
+    return low[:same]
+
+
+def _dictionaries(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
+    """``value`` if it is a dictionary, or the dictionaries in it if it is a short list or tuple, with their paths."""
+    if isinstance(value, dict):
+        yield path, value
+    elif isinstance(value, (list, tuple)) and len(value) <= _MAX_LISTED:
+        for position, item in enumerate(value):
+            if isinstance(item, dict) and not is_optimizer("", item):
+                yield (*path, str(position)), item
+
+
+def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[int]) -> Iterator[Place]:
+    """Tensors of ``container`` and of the dictionaries in it; where both hold some, the larger side is the model.
+
+    A single tensor beside a state_dict (a loss, a step counter) is not a weight, and neither is a stray dictionary of
+    tensors inside a state_dict, or beside one that has a usual name.
+    """
+    if id(container) in seen or len(path) > _MAX_DEPTH:
+        return
+    seen.add(id(container))
+    own = [Place(container, key, path) for key, value in container.items() if _is_weight(key, value)]
+    below: dict[str, list[Place]] = {}
+    for key, value in container.items():
+        if isinstance(key, str) and not is_optimizer(key, value):
+            inside = _dictionaries((*path, key), value)
+            below[key] = [place for inner, found in inside for place in _tensors_below(found, inner, seen)]
+    if any(below.get(key) for key in MAIN_PARTS):
+        below = {key: places for key, places in below.items() if key in MAIN_PARTS or "ema" in key.lower()}
+    nested = [place for places in below.values() for place in places]
+    yield from own if sum(map(_size, own)) >= sum(map(_size, nested)) else nested
+
+
+def _is_weight(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, LazyTensor)
+
+
+def _size(place: Place) -> int:
+    tensor: LazyTensor = place.container[place.key]
+    return 1 + tensor.nbytes
