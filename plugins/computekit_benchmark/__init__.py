@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import computekit
+from computekit import hookspecs, implements
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_commands)
 def computekit_commands() -> list[computekit.Command]:
     summary = "Measure models and say which is faster."
     return [computekit.Command(computekit.LazyCommand("benchmark", f"{__name__}.cli:benchmark", summary))]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     summary = "Measure models side by side, in fresh processes."
     models = computekit.LazyCommand("models", f"{__name__}.cli:models", summary)
@@ -22,7 +23,7 @@ def computekit_steps() -> list[computekit.Step]:
     ]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     column = computekit.Column
     return [

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import computekit
+from computekit import hookspecs, implements
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_commands)
 def computekit_commands() -> list[computekit.Command]:
     summary = "Price models and runs: money, energy and carbon from records and dated list prices."
     cost = computekit.LazyCommand("cost", f"{__name__}.cli:cost", summary)
     return [computekit.Command(cost)]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     price = computekit.LazyCommand("price", f"{__name__}.price:price", "Price the models of records.")
     return [computekit.Step("cost", price, takes="records", gives="record", words=("cost", "price"))]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     column = computekit.Column
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import computekit
+from computekit import hookspecs, implements
 
 from . import losses
 from .losses import DistillationLoss
@@ -15,24 +16,24 @@ if TYPE_CHECKING:
 __all__ = ["DistillationLoss"]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_addhooks)
 def computekit_addhooks(manager: pluggy.PluginManager) -> None:
     manager.add_hookspecs(losses)
 
 
-@computekit.hookimpl
+@implements(losses.computekit_distillation_losses)
 def computekit_distillation_losses() -> list[DistillationLoss]:
     return list(losses.BUILTIN)
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     summary = "Train a small student to imitate a teacher."
     distill = computekit.LazyCommand("distill", f"{__name__}.command:distill", summary)
     return [computekit.Step("distill", distill, takes="model", gives="model")]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     return [
         computekit.Column("accuracy_difference_to_control", "gain over control", "points", 0.01, 2, "higher", order=45),

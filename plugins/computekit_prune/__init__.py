@@ -8,6 +8,7 @@ from __future__ import annotations
 import pluggy
 
 import computekit
+from computekit import hookspecs, implements
 
 from . import criteria
 from .criteria import Criterion
@@ -15,24 +16,24 @@ from .criteria import Criterion
 __all__ = ["Criterion"]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_addhooks)
 def computekit_addhooks(manager: pluggy.PluginManager) -> None:
     manager.add_hookspecs(criteria)
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     summary = "Remove the least important channels and neurons for good, then fine-tune what is left."
     prune = computekit.LazyCommand("prune", f"{__name__}.command:prune", summary)
     return [computekit.Step("prune", prune, takes="model", gives="model")]
 
 
-@computekit.hookimpl
+@implements(criteria.computekit_prune_criteria)
 def computekit_prune_criteria() -> list[Criterion]:
     return list(criteria.BUILTIN)
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     titles = {"of_input": "before pruning", "before_fine_tuning": "before fine-tuning"}
     return [

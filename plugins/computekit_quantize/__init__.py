@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import computekit
+from computekit import hookspecs, implements
 
 from . import schemes
 from .schemes import Scheme
@@ -15,24 +16,24 @@ if TYPE_CHECKING:
 __all__ = ["Scheme"]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_addhooks)
 def computekit_addhooks(manager: pluggy.PluginManager) -> None:
     manager.add_hookspecs(schemes)
 
 
-@computekit.hookimpl
+@implements(schemes.computekit_quantization_schemes)
 def computekit_quantization_schemes() -> list[Scheme]:
     return [schemes.INT8, schemes.INT4]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     summary = "Store the weights of a model file in fewer bits."
     quantize = computekit.LazyCommand("quantize", f"{__name__}.command:quantize", summary)
     return [computekit.Step("quantize", quantize, takes="model", gives="model", keeps_kind=True)]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     return [
         computekit.Column("compression_ratio", "compression", "x", digits=3, better="higher", detail=True, order=12),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import computekit
+from computekit import hookspecs, implements
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[computekit.Step]:
     summary = "Train a model on a data set and keep the weights of the best epoch."
     train = computekit.LazyCommand("train", f"{__name__}.command:train", summary)
     return [computekit.Step("train", train, takes="nothing", gives="model")]
 
 
-@computekit.hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     return [
         computekit.Column("accuracy", "accuracy", "%", 0.01, 4, "higher", pareto=True, order=40),

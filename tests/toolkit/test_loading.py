@@ -158,8 +158,10 @@ SPECS = """
 """
 
 
-def test_a_plugin_may_extend_a_plugin_whatever_their_order(install: Install, on_path: Path) -> None:
-    install("zz-base", SPECS)
+@pytest.mark.parametrize("name", ["computekit_addhooks", "declare"])
+def test_a_plugin_may_extend_a_plugin_whatever_their_order(name: str, install: Install, on_path: Path) -> None:
+    mark = "computekit.implements(computekit.hookspecs.computekit_addhooks)"
+    install("zz-base", SPECS.replace("computekit.hookimpl", mark).replace("computekit_addhooks(", f"{name}("))
     install("aa-extra", "import computekit\n@computekit.hookimpl\ndef computekit_flavours(kind): return [kind]")
     registry = Host.discover()
     assert failures(registry) == {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .hookspecs import hookimpl
+from . import hookspecs
+from .hookspecs import implements
 from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ def _lazy(name: str, summary: str) -> LazyCommand:
     return LazyCommand(name, f"{__package__}.commands.{name}:{name}", summary)
 
 
-@hookimpl
+@implements(hookspecs.computekit_commands)
 def computekit_commands() -> list[Command]:
     return [Command(_lazy(name, summary)) for name, summary in _COMMANDS.items()]
 
 
-@hookimpl
+@implements(hookspecs.computekit_steps)
 def computekit_steps() -> list[Step]:
     return [
         Step(name, _lazy(name, summary), takes="model", gives="model", keeps_kind=name == "dequantize")
@@ -42,14 +43,14 @@ def computekit_steps() -> list[Step]:
     ]
 
 
-@hookimpl
+@implements(hookspecs.computekit_datasets)
 def computekit_datasets() -> list[Dataset]:
     from . import datasets
 
     return list(datasets.BUILTIN)
 
 
-@hookimpl
+@implements(hookspecs.computekit_architectures)
 def computekit_architectures() -> list[Architecture]:
     from . import zoo
     from .models import kinds
@@ -57,28 +58,28 @@ def computekit_architectures() -> list[Architecture]:
     return [*zoo.BUILTIN, *kinds.ARCHITECTURES]
 
 
-@hookimpl
+@implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[Column]:
     from .tables import COLUMNS
 
     return list(COLUMNS)
 
 
-@hookimpl
+@implements(hookspecs.computekit_hardware)
 def computekit_hardware() -> list[Hardware]:
     from .catalog.accelerators import shipped
 
     return shipped()
 
 
-@hookimpl
+@implements(hookspecs.computekit_prices)
 def computekit_prices() -> list[Price]:
     from .catalog.instances import shipped
 
     return shipped()
 
 
-@hookimpl
+@implements(hookspecs.computekit_model_formats)
 def computekit_model_formats() -> list[ModelFormat]:
     from .models import kinds
 

@@ -272,11 +272,14 @@ class Host:
 
         Were the others registered already, pluggy would blame their mistakes on the plugin that declares the hook.
         """
-        function = getattr(loaded.plugin, "computekit_addhooks", None)
-        if function is None:
-            return
         alone = types.ModuleType(loaded.name)
-        setattr(alone, "computekit_addhooks", function)  # noqa: B010
+        for name in dir(loaded.plugin):
+            marked = self.manager.parse_hookimpl_opts(loaded.plugin, name)
+            if marked is not None and (marked.get("specname") or name) == "computekit_addhooks":
+                setattr(alone, name, getattr(loaded.plugin, name))
+                break
+        else:
+            return
         loading.register(self.manager, LoadedPlugin(loaded.name, loaded.distribution, loaded.version, alone))
         try:
             self.manager.hook.computekit_addhooks(manager=self.manager)
