@@ -146,16 +146,21 @@ def _fine_tune(
     """
     from computekit import evaluation
 
+    from . import batchnorm
+
     def test(module: nn.Module) -> Evaluation:
         return evaluation.evaluate(module, data.test, data.task, device)
 
     before = test(original.to(device))
-    cut = test(pruned.to(device))
+    recalibrated = batchnorm.recalibrate(pruned.to(device), data, device)
+    cut = test(pruned)
     result = training.fit(pruned, data, recipe, device=device, seed=run.seed, progress=run.progress)
     after = test(pruned.to(dtype))
     training.report(run, pruned, data, result, after)
     run.put(f"{after.metric}_of_input", **before.quantity())
     run.put(f"{after.metric}_before_fine_tuning", **cut.quantity())
+    if recalibrated:
+        run.note(f"The statistics of {recalibrated} batch norms were taken anew on training data before fine-tuning.")
     key, estimate = evaluation.difference(before, after)
     run.put(key, estimate.value, **estimate.about)
 
