@@ -3,11 +3,13 @@
 This module is the public face for plugin authors. A plugin is a module named in the entry-point group ``computekit``::
 
     # computekit_ternary.py
+    from __future__ import annotations                 # so that StepRun, below, is not imported at every start
+
     from pathlib import Path
 
     import click
     import computekit
-    from computekit import options
+    from computekit import hookspecs, implements, options
 
 
     @click.command()
@@ -23,15 +25,16 @@ This module is the public face for plugin authors. A plugin is a module named in
         run.put("file_bytes", 123, "B", how="measured")
 
 
-    @computekit.hookimpl
-    def computekit_steps() -> list[computekit.Step]:
+    @implements(hookspecs.computekit_steps)
+    def steps() -> list[computekit.Step]:
         return [computekit.Step("ternary", ternary, takes="model", gives="model")]
 
     # pyproject.toml
     [project.entry-points.computekit]
     ternary = "computekit_ternary"
 
-After ``pip install`` it is ``computekit ternary model.pt``, and ``ternary`` is a step that any pipeline can name.
+``computekit plugins new ternary`` writes all of that and its tests; docs/plugins is the guide. After ``pip install`` it
+is ``computekit ternary model.pt``, and ``ternary`` is a step that any pipeline can name.
 Importing this module imports neither torch nor anything else that is slow: the names below that need torch load it
 when they are first used.
 """
