@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import inspect
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +94,21 @@ def golden() -> dict[str, Any]:
 
 
 def differences() -> list[str]:
-    """Lines that differ between the golden file and the surface as it is."""
-    frozen, now = (json.dumps(data, indent=1, sort_keys=True).splitlines() for data in (golden()["surface"], surface()))
-    lines = difflib.unified_diff(frozen, now, "frozen", "now", lineterm="", n=0)
-    return [line for line in lines if not line.startswith("@@")]
+    """What was removed from the frozen surface (-) and what was added to it (+)."""
+    frozen, now = ({*_lines(data)} for data in (golden()["surface"], surface()))
+    return sorted([f"- {line}" for line in frozen - now] + [f"+ {line}" for line in now - frozen], key=lambda x: x[2:])
+
+
+def _lines(data: Any, path: str = "") -> Iterator[str]:
+    """Every leaf with the way to it: ``commands: computekit quantize: --dry-run``."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _lines(value, f"{path}: {key}" if path else key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _lines(value, path)
+    else:
+        yield f"{path}: {data}"
 
 
 def update(line: str) -> None:
