@@ -80,7 +80,7 @@ def price(
 
     if not instances and price_usd_per_hour is None:
         raise click.UsageError("say what an hour costs: --instance NAME or --price-usd-per-hour X")
-    chosen = [rates.of_instance(name, spot) for name in instances]
+    chosen = [rates.of_instance(name, spot) for name in dict.fromkeys(instances)]
     if price_usd_per_hour is not None:
         chosen.append(rates.given(price_usd_per_hour))
     terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w, utilization, dtype)
