@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from computekit import load_into
@@ -20,6 +20,7 @@ def layer(out: int, columns: int, seed: int) -> tuple[compressed.QuantizedWeight
     return compressed.quantize(torch.randn(out, columns)), torch.randn(out)
 
 
+@example(rows=3, out=2, columns=1, with_bias=False, seed=0)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70), st.booleans(), st.integers(0, 99))
 def test_result_is_that_of_rounded_inputs(rows: int, out: int, columns: int, with_bias: bool, seed: int) -> None:
     weight, bias = layer(out, columns, seed)

@@ -27,6 +27,8 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
     rows = input.reshape(-1, input.shape[-1])
     output = torch.empty((rows.shape[0], weight.shape[0]), dtype=input.dtype)
     columns = weight.t()
+    if weight.shape[1] == 1:  # torch._int_mm takes the strides (1, 1) of a transposed column for those of a row
+        columns = torch.empty(columns.shape, dtype=torch.int8).copy_(columns)
     by_column = scale.flatten().float()
     shift = None if bias is None else bias.float()
     block = max(1, _CACHE // max(weight.shape))
