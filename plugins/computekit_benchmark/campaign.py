@@ -48,7 +48,7 @@ class Campaign:
         try:
             while len(self.trials) < verdicts.MIN_TRIALS or (not self.resolved and time.monotonic() < deadline):
                 try:
-                    self.trials.append(jobs.run(self._trial(), jobs.STARTUP_ALLOWANCE_S + 2 * self.budget_s))
+                    self.trials.append(jobs.run(self._trial(), 2 * self.budget_s))
                     lost = 0
                 except JobFailed as failure:
                     lost += 1

@@ -20,6 +20,8 @@ from .rows import put, put_unknown, significant
 from .verdicts import MIN_TRIALS, Comparison
 
 PERCENTILES = (0.9, 0.95, 0.99)
+EXAMINING_S = 300.0
+"""Enough for a pass over any test split that one would evaluate here."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dic
         for subject in job.subjects:
             ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
             try:
-                found = jobs.run(ask, jobs.STARTUP_ALLOWANCE_S * 2)
+                found = jobs.run(ask, EXAMINING_S)
             except JobFailed as failure:
                 if subject is job.subjects[0]:
                     raise
@@ -227,7 +229,11 @@ def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
             put_unknown(row, key, "s", f"{count} calls are too few for it; give more --time-budget")
         else:
             put(row, key, estimate, "s")
-    put(row, "first_call_s", latency.over_trials(campaign.first_calls(index), "first call"), "s")
+    first = latency.over_trials(campaign.first_calls(index), "first call")
+    put(row, "first_call_s", first, "s")
+    if campaign.job.compile and campaign.clock != "cpu":
+        compiling = Estimate(first.value - median.value, None, first.confidence, "first call less a later one")
+        put(row, "compile_s", compiling, "s")
     if campaign.clock == "cpu":
         put_unknown(row, "latency_s", "s", "timed with --clock cpu")
         put_unknown(row, "throughput_per_s", "1/s", "timed with --clock cpu")

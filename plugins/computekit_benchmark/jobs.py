@@ -17,7 +17,8 @@ from typing import Any
 from computekit import ComputekitError
 
 STARTUP_ALLOWANCE_S = 120.0
-"""What a process may take to import torch and load its models, beyond the time it is asked to measure."""
+COMPILE_ALLOWANCE_S = 600.0
+"""What a process may take to import torch and load its models, and to compile them, beyond the time it measures."""
 
 
 INTERRUPTED = 130
@@ -83,12 +84,13 @@ class JobFailed(ComputekitError):
         return f"{self.label}: {self.problem}" if self.label else self.problem
 
 
-def run(job: Job, timeout_s: float) -> dict[str, Any]:
-    """Do ``job`` in a fresh process and return its result.
+def run(job: Job, measuring_s: float) -> dict[str, Any]:
+    """Do ``job``, which measures for about ``measuring_s``, in a fresh process and return its result.
 
     Raises:
-        JobFailed: the model raised, the process was killed, or it took longer than ``timeout_s``.
+        JobFailed: the model raised, the process was killed, or it hangs.
     """
+    timeout_s = measuring_s + STARTUP_ALLOWANCE_S + (COMPILE_ALLOWANCE_S if job.compile else 0.0)
     process = subprocess.Popen(
         [sys.executable, "-m", "computekit_benchmark.worker"],
         stdin=subprocess.PIPE,

@@ -28,7 +28,7 @@ def repeat(run: StepRun, job: Job, measuring_s: float) -> tuple[list[dict[str, A
         for number in range(TRIALS):
             try:
                 ask = job.but(seed=run.seed * 1_000_003 + number)
-                results.append(jobs.run(ask, jobs.STARTUP_ALLOWANCE_S + measuring_s))
+                results.append(jobs.run(ask, measuring_s))
             except JobFailed as failure:
                 if failure.fatal or not results:
                     raise

@@ -29,6 +29,7 @@ MIN_ROUNDS = 3
 VISIT_S = 5e-3
 MAX_CALLS = 5
 SETTLE_S = 2e-3
+MOST_WARM_UP_CALLS = 200
 LONG_CALL_S = 50e-3
 """A call this long fills the caches itself, so a visit needs no untimed call."""
 
@@ -99,26 +100,29 @@ def warm_up(runner: Runner, device: torch.device, seconds: float, budget_s: floa
     """Call until caches, allocators and lazily chosen kernels have settled: at least 3 calls and ``seconds``.
 
     Raises:
-        ModelFault: the first call alone outlasts ``budget_s``.
+        ModelFault: a call outlasts ``budget_s``; the first may, because it may compile.
     """
-    started = time.perf_counter()
-    runner.call()
-    devices.synchronize(device)
-    runner.first_call_s = time.perf_counter() - started
-    if runner.first_call_s > budget_s:
-        raise ModelFault(
-            runner.label,
-            f"one call took {runner.first_call_s:.1f} s, longer than the whole time budget of {budget_s:g} s; "
-            "give more --time-budget or a smaller --batch-size",
-        )
-    enough = 1 if runner.first_call_s > budget_s / 10 else 3
-    while len(runner.warm_up_s) < enough or (
-        time.perf_counter() - started < seconds and len(runner.warm_up_s) < 20 * MAX_CALLS
-    ):
+
+    def timed() -> float:
         before = time.perf_counter()
         runner.call()
         devices.synchronize(device)
-        runner.warm_up_s.append(time.perf_counter() - before)
+        return time.perf_counter() - before
+
+    started = time.perf_counter()
+    runner.first_call_s = timed()
+    runner.warm_up_s.append(timed())
+    if runner.warm_up_s[0] > budget_s:
+        raise ModelFault(
+            runner.label,
+            f"one call takes {runner.warm_up_s[0]:.1f} s, longer than the whole time budget of {budget_s:g} s; "
+            "give more --time-budget or a smaller --batch-size",
+        )
+    enough = 1 if runner.warm_up_s[0] > budget_s / 10 else 3
+    while len(runner.warm_up_s) < enough or (
+        time.perf_counter() - started < seconds and len(runner.warm_up_s) < MOST_WARM_UP_CALLS
+    ):
+        runner.warm_up_s.append(timed())
 
 
 def interleave(runners: list[Runner], seconds: float, timer: Timer, chance: random.Random) -> None:
