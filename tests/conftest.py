@@ -9,7 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("patient", deadline=None)  # a busy machine is no failure
+if "CI" not in os.environ:  # there Hypothesis takes a profile of its own: no deadline, the same examples each time
+    settings.load_profile("patient")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models of the tests are too small for threads to be of use
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
