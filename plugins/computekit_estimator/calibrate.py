@@ -25,7 +25,7 @@ def apply(factors: dict[str, float], base: Constants = CONSTANTS) -> Constants:
     """``base`` with its rates multiplied; shares stay at most 1."""
     fields = {
         "sustained": ("sustained_until_2022", "sustained_since_2022"),
-        "memory": ("memory", "stream"),
+        "memory": ("memory_until_2022", "memory_since_2022", "stream"),
         "network": ("network", "node_link"),
     }
     changed = {

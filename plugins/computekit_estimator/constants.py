@@ -9,12 +9,16 @@ from dataclasses import dataclass
 class Constants:
     """Shares are 0..1 of a nominal rate; times in seconds."""
 
-    sustained_until_2022: float = 0.783
+    sustained_until_2022: float = 0.779
     """Share of the tensor peak that clocks sustain in large products, parts before 2022 (Volta, Ampere)."""
-    sustained_since_2022: float = 0.585
+    sustained_since_2022: float = 0.65
     """The same since 2022 (Hopper, Ada, Blackwell), whose peak at full clock exceeds the power limit."""
-    memory: float = 0.73
-    """Share of the memory bandwidth that element-wise kernels reach."""
+    memory_until_2022: float = 0.755
+    """Share of the memory bandwidth that element-wise kernels reach, parts before 2022."""
+    memory_since_2022: float = 0.5
+    """The same since 2022: more bandwidth needs more bytes in flight than most kernels keep."""
+    power_exponent: float = 0.8
+    """Speed goes with this power of a power limit: power goes with f V^2, and V falls little below its usual value."""
     node_link: float = 0.75
     """Share of the link rate that collectives inside a node reach."""
     network: float = 0.75
@@ -29,28 +33,30 @@ class Constants:
     """Filling and emptying a product tile costs as much as this many steps along k."""
     misaligned: float = 0.06
     """Share of the rate where a row is no multiple of 8 elements (16 bytes): no tensor cores."""
-    flash: float = 0.58
+    flash: float = 0.60
     """Share of the sustained rate in fused attention kernels."""
     flash_ramp: float = 1000.0
     """Sequence length at which fused attention reaches half its rate: short ones leave units idle."""
     contention: float = 0.2
     """Share of overlapped reductions that still shows, for they take multiprocessors and bandwidth."""
-    gather_wait: float = 0.78
+    gather_wait: float = 0.95
     """The same for weights that are gathered just before they are used (FSDP)."""
-    host_s: float = 1.4e-3
+    host_s: float = 0.9e-3
     """Host time of one layer's forward, recomputed and backward pass, where launches block."""
-    straggler_s: float = 5.9e-3
+    straggler_s: float = 6.1e-3
     """Spread (one standard deviation) of that time among the ranks that then wait for each other."""
     tensor_hidden: float = 0.6
     """Share of tensor-parallel communication that splitting it hides behind the products."""
-    stream: float = 0.81
+    stream: float = 0.80
     """Share of the memory rate at which products of few rows stream their weights."""
-    dequantise: float = 0.77
+    dequantise: float = 0.75
     """What is left of that rate where integer weights are unpacked on the way."""
-    graph_kernel_s: float = 1.4e-6
+    graph_kernel_s: float = 2e-6
     """Start and drain of one kernel of a captured graph."""
-    host_sync_s: float = 28e-6
+    host_sync_s: float = 34e-6
     """Wait for the slowest host at a collective, where kernels are launched one by one."""
+    request_s: float = 3e-3
+    """Host time of one request: scheduling, copies to the device and back, sampling."""
     step_s: float = 0.0
     """Fixed time of one step: data, logging, the optimizer's start."""
 

@@ -3,7 +3,8 @@
 A library splits the (m, n) output in tiles; every multiprocessor computes one tile at a time. Whole waves of tiles run
 even if the last is nearly empty (wave quantisation), and a tile that hangs over the edge costs as much as a full one
 (tile quantisation); see NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2. The library
-takes the best of a few tile shapes; smaller ones reuse operands less and run at a lower rate.
+takes the best of a few tile shapes; smaller ones reuse operands less and run at a lower rate. Where there are fewer
+tiles than multiprocessors, several share one tile and split its sum over k.
 
 All functions take numbers or numpy arrays of one shape.
 """
@@ -25,6 +26,9 @@ TILES = ((256, 128, 1.00), (128, 256, 1.00), (128, 128, 0.93), (256, 64, 0.85), 
          (64, 128, 0.78), (64, 64, 0.62), (64, 32, 0.4), (32, 64, 0.4), (16, 64, 0.25))  # fmt: skip
 """Output tile (rows, columns) and its rate relative to the best."""
 
+_SPLIT = 512
+"""Least part of k that is worth a multiprocessor of its own."""
+
 
 def seconds(
     gpu: Gpu, precision: str, m: Number, n: Number, k: Number, batch: Number = 1, element_bytes: float = 2.0,
@@ -38,12 +42,13 @@ def seconds(
     for rows, columns, rate in TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
         waves = np.ceil(tiles / gpu.units)
-        best = np.minimum(best, waves * (2.0 * rows * columns / rate))
-    compute = best * (k + constants.tile_overhead_k) / unit_rate
-    traffic = element_bytes * batch * (m * k + k * n + m * n) / (gpu.memory_rate * constants.memory)
+        parts = np.clip(np.floor(gpu.units / tiles), 1.0, np.maximum(k / _SPLIT, 1.0))
+        best = np.minimum(best, waves * (k / parts + constants.tile_overhead_k) * (2.0 * rows * columns / rate))
+    compute = best / unit_rate
+    traffic = element_bytes * batch * (m * k + k * n + m * n) / gpu.traffic_rate(constants)
     return np.maximum(compute, traffic) + constants.kernel_s
 
 
 def elementwise(gpu: Gpu, traffic: Number, kernels: Number = 1, constants: Constants = CONSTANTS) -> Number:
     """Time of memory-bound kernels that move ``traffic`` bytes."""
-    return traffic / (gpu.memory_rate * constants.memory) + kernels * constants.kernel_s
+    return traffic / gpu.traffic_rate(constants) + kernels * constants.kernel_s

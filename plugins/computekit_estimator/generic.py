@@ -30,7 +30,7 @@ def passes(cost: FlopCount, gpu: Gpu, precision: str, scale: float = 1.0, consta
     c = constants
     rate = gpu.sustained(precision, c)
     narrow = {"fp32": 1.0, "tf32": 1.0, "fp8": 0.5}.get(precision, 0.5)
-    memory_rate = gpu.memory_rate * c.memory
+    memory_rate = gpu.traffic_rate(c)
     forward = backward = bound = 0.0
     for op in cost.by_op.values():
         if not op.moved_bytes and not op.forward and not op.backward and not op.backward_other:

@@ -58,13 +58,19 @@ class Gpu:
             )
         return self.peak_flops[precision]
 
+    def traffic_rate(self, constants: Constants = CONSTANTS) -> float:
+        """Bytes/s that element-wise kernels really move."""
+        if self.measured:
+            return self.memory_rate
+        return self.memory_rate * (constants.memory_until_2022 if self.year < 2022 else constants.memory_since_2022)
+
     def sustained(self, precision: str, constants: Constants = CONSTANTS) -> float:
         """The rate that large products really reach: the peak, less what power and clocks take."""
         if self.measured:
             return self.peak(precision)
         share = constants.sustained_until_2022 if self.year < 2022 else constants.sustained_since_2022
         if self.power_w and self.tdp_w and self.power_w < self.tdp_w:
-            share *= (self.power_w / self.tdp_w) ** 0.5  # power goes with f V^2: speed falls slower than power
+            share *= (self.power_w / self.tdp_w) ** constants.power_exponent
         return self.peak(precision) * share
 
 

@@ -61,7 +61,7 @@ def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, cons
     traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * model.ffn / serving.tp)
     rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
     layers = model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
-    return products + layers + _hops(model, serving, gpu, tokens, c)
+    return products + layers + _hops(model, serving, gpu, tokens, c) + c.request_s
 
 
 def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, constants: Constants = CONSTANTS) -> Number:
