@@ -90,6 +90,11 @@ def test_several_models_in_a_list(tmp_path: Path) -> None:
     assert open_model(tmp_path / "b.pt").metadata == {"note": 1}
 
 
+def test_parts_of_one_model_under_names_of_their_own(tmp_path: Path) -> None:
+    torch.save({"params": {"a": torch.ones(2)}, "batch_stats": {"m": torch.ones(2)}, "step": 3}, tmp_path / "a.pt")
+    assert list(open_model(tmp_path / "a.pt").tensors) == ["params.a", "batch_stats.m"]
+
+
 def test_metadata_of_a_list_is_found_again(tmp_path: Path) -> None:
     torch.save((network().state_dict(), "v1"), tmp_path / "a.pt")
     rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", lambda info, load: None, {"note": 1})

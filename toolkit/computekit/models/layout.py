@@ -13,6 +13,8 @@ from .pickles import Malformed
 MAIN_PARTS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
 """Keys under which checkpoints keep the model itself, the usual ones first."""
 
+_CERTAIN = MAIN_PARTS[:4]  # beside one of these only a moving average is a model too
+
 _OPTIMIZER = re.compile(r"(^|_)(optim|optims|optimizer|optimizers|optimiser)(_|$)", re.IGNORECASE)
 _SCHEDULE = re.compile(r"(^|_)(schedulers?|scaler)(_|$)", re.IGNORECASE)
 _MAX_DEPTH = 30
@@ -97,7 +99,7 @@ def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[i
     """Tensors of ``container`` and of the dictionaries in it; where both hold some, the larger side is the model.
 
     A single tensor beside a state_dict (a loss, a step counter) is not a weight, and neither is a stray dictionary of
-    tensors inside a state_dict, or beside one that has a usual name.
+    tensors inside a state_dict, or beside one whose name leaves no doubt.
     """
     if id(container) in seen or len(path) > _MAX_DEPTH:
         return
@@ -108,8 +110,8 @@ def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[i
         if isinstance(key, str) and not is_optimizer(key, value):
             inside = _dictionaries((*path, key), value)
             below[key] = [place for inner, found in inside for place in _tensors_below(found, inner, seen)]
-    if any(below.get(key) for key in MAIN_PARTS):
-        below = {key: places for key, places in below.items() if key in MAIN_PARTS or "ema" in key.lower()}
+    if any(below.get(key) for key in _CERTAIN):
+        below = {key: places for key, places in below.items() if key in _CERTAIN or "ema" in key.lower()}
     nested = [place for places in below.values() for place in places]
     yield from own if sum(map(_size, own)) >= sum(map(_size, nested)) else nested
 
