@@ -38,7 +38,7 @@ class Number(click.ParamType[float]):
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
 
 
-POSITIVE = Number(above=0)
+POSITIVE = Number(above=0, below=1e30)  # beyond that the arithmetic overflows
 
 
 class InstanceName(click.ParamType[str]):

@@ -67,9 +67,11 @@ def test_version() -> None:
 
 
 def test_no_arguments_shows_help_and_is_wrong_usage() -> None:
-    code, out, err = run()
-    assert code == 2
-    assert "Usage:" in out + err
+    group = DefaultGroup("go", default="there", commands=[click.Command("there")], help="Go somewhere.")
+    for words in ((), ("go",)):
+        code, out, err = run(*words, command=group)
+        assert code == 2 and out == ""
+        assert err.startswith("Usage: ") and "\n\nOptions:\n" in err and "Error" not in err
 
 
 def test_unknown_command_suggests_the_nearest_or_a_distribution() -> None:

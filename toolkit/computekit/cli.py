@@ -107,6 +107,9 @@ def _report(error: BaseException, debug: bool) -> int:
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
     line = _one_line(error)
     if isinstance(error, click.UsageError) and error.ctx:
         line += f" (see '{error.ctx.command_path} --help')"
