@@ -57,8 +57,6 @@ class Constants:
     """Wait for the slowest host at a collective, where kernels are launched one by one."""
     request_s: float = 3e-3
     """Host time of one request: scheduling, copies to the device and back, sampling."""
-    step_s: float = 0.0
-    """Fixed time of one step: data, logging, the optimizer's start."""
 
 
 CONSTANTS = Constants()

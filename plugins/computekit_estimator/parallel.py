@@ -100,6 +100,7 @@ def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
         fused_attention=asked.pop("attention") == "fused",
         overlap=not asked.pop("no_overlap"),
         compiled=asked.pop("compiled"),
+        gradient_bytes=4.0 if sharding == "zero1" else 2.0,
     )
     layout = replace(
         layout, slots=layout.pp > 1 and model.layers % layout.pp != 0 and (model.layers + 2) % layout.pp == 0

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from computekit import FileProblem
 
@@ -211,8 +210,3 @@ def _sharding(text: str) -> str:
     if match:
         return f"zero{match[1]}"
     return "zero3" if "fsdp" in text else "none"
-
-
-def cell(run: Run, name: str) -> Any:
-    """A raw cell, for reports."""
-    return run.cells.get(name, "")

@@ -22,7 +22,11 @@ Number = Any
 
 @dataclass
 class StepTime:
-    """Seconds of one step on the slowest rank, by cause; they add up to ``total``."""
+    """Seconds of one step on the slowest rank, by cause; they add up to ``total``.
+
+    ``bubble`` is waiting for other stages: while the pipeline fills and drains, and because the last stage has the
+    logits to do or stages hold unequal numbers of layers. ``logits`` is theirs without a pipeline.
+    """
 
     products: Number
     attention: Number
@@ -35,7 +39,6 @@ class StepTime:
     data_comm: Number
     optimizer: Number
     host: Number
-    fixed: Number
 
     @property
     def total(self) -> Number:
@@ -77,7 +80,6 @@ def step(model: Transformer, layout: Layout, gpu: Gpu, constants: Constants = CO
         data_comm=spread,
         optimizer=_optimizer(model, layout, gpu, c),
         host=base * host,
-        fixed=np.full_like(np.asarray(busy, dtype=float), c.step_s),
     )
 
 
