@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "--alpha", type=click.FloatRange(0, 1), default=0.9, show_default=True,
     help="Weight of the teacher's distribution; the rest is for the true labels.",
 )  # fmt: skip
-@click.option("--loss", default="kl", show_default=True, metavar="NAME", help="How teacher and student are compared.")
+@click.option("--loss", type=options.HostNames("computekit_distillation_losses", "name"), default="kl",
+              show_default=True, help="How teacher and student are compared.")  # fmt: skip
 @click.option("--control", is_flag=True, help="Also train the same student without the teacher, and report the gain.")
 @options.arch()
 @options.trust_pickle

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--criterion",
+    type=options.HostNames("computekit_prune_criteria", "name"),
     default="l2",
     show_default=True,
-    metavar="NAME",
     help="Importance of a channel: l2, l1, taylor, random, or one that a plugin adds.",
 )
 @click.option(

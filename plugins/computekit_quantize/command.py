@@ -41,7 +41,8 @@ class NoGain(ComputekitError):
 @options.model
 @click.option("--int8", "scheme", flag_value="int8", help="8-bit integers, one scale per output channel.")
 @click.option("--int4", "scheme", flag_value="int4", help="4-bit integers, a scale per group of values.")
-@click.option("--scheme", "scheme", metavar="NAME", help="A scheme by name; plugins add more.")
+@click.option("--scheme", "scheme", type=options.HostNames("computekit_quantization_schemes", "name"),
+              help="A scheme by name; plugins add more.")  # fmt: skip
 @click.option(
     "--group-size", type=click.IntRange(min=1), help="Values that share a scale.  [default: int8 a row, int4 32]"
 )

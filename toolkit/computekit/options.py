@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +44,28 @@ class InputPath(click.Path):
 
 
 class HostNames(click.ParamType[str]):
-    """A name that plugins provide (``attribute`` of the host), or something else that the step resolves itself.
+    """A name that plugins provide, or something else that the step resolves itself.
 
-    It completes in the shell and stays a plain string: the check happens where the name is used, because it may also
-    be a file or ``package.module:callable``.
+    ``source`` is an attribute of the host ("datasets"), or a hook that a plugin declared
+    ("computekit_quantization_schemes") and whose results have a name and a summary. The name completes in the shell
+    and stays a plain string: the check happens where it is used, because it may also be a file or
+    ``package.module:callable``.
     """
 
-    def __init__(self, attribute: str, metavar: str) -> None:
-        self.attribute = attribute
+    def __init__(self, source: str, metavar: str) -> None:
+        self.source = source
         self.name = metavar
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from . import host
 
-        names = getattr(host.current(), self.attribute)
-        return [CompletionItem(name, help=names.get(name).summary) for name in names if name.startswith(incomplete)]
+        registry = host.current()
+        offered: Iterable[Any] = (
+            registry.collect(self.source, object)
+            if self.source.startswith("computekit_")
+            else getattr(registry, self.source).values()
+        )
+        return [CompletionItem(item.name, help=item.summary) for item in offered if item.name.startswith(incomplete)]
 
 
 class Arguments(click.ParamType[dict[str, Any]]):

@@ -11,7 +11,8 @@ import click
 
 from .. import host, loading, options
 
-REQUIRED = ("click", "pluggy", "tabulate", "torch", "numpy", "safetensors", "pydantic", "snakemake", "psutil", "tqdm")
+REQUIRED = ("click", "pluggy", "tabulate", "torch", "numpy", "safetensors", "pydantic", "snakemake", "psutil", "tqdm",
+            "jsonschema")  # fmt: skip
 EXTRAS = {
     "hf": ("transformers", "gguf", "accelerate", "compressed-tensors"),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
@@ -24,6 +25,7 @@ EXTRAS = {
     "loadgen": ("mlcommons-loadgen",),
     "slurm": ("snakemake-executor-plugin-slurm",),
     "kubernetes": ("snakemake-executor-plugin-kubernetes",),
+    "testing": ("pytest",),
 }
 
 
