@@ -175,8 +175,8 @@ def _run_trials(run: StepRun, campaign: Campaign) -> None:
 
 def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
     row.quantities["file_bytes"] = records.Quantity(value=files.size_bytes(model), unit="B", how="measured")
-    if "parameters" in found:
-        row.quantities["parameters"] = records.Quantity(value=found["parameters"], unit="1")
+    if found.get("parameters") is not None:
+        row.quantities["parameters"] = records.Quantity(value=found["parameters"])
     for key, unit, method in (
         ("peak_memory_bytes", "B", "weights, inputs and activations of one call, alone in a fresh process"),
         ("energy_j", "J", "counter of the whole device, per sample, at full load"),

@@ -60,7 +60,10 @@ def _rehearse(job: Job, batch: int) -> None:
         caller(model.module, example_inputs(model, job, batch))()
 
 
-def _parameters(module: nn.Module) -> int:
+def _parameters(module: nn.Module) -> int | None:
+    """Number of weights; None for packed ones, of which a tensor holds several in each element."""
+    if any(name.endswith("_packed") for name, _ in (*module.named_parameters(), *module.named_buffers())):
+        return None
     return sum(parameter.numel() for parameter in module.parameters())
 
 
