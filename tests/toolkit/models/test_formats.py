@@ -124,7 +124,7 @@ def test_a_plugin_adds_a_kind_of_file(tmp_path: Path) -> None:
     assert (tmp_path / "d.num").read_text() == "text model\nx:1.0 2.0\ny:3.0\n"
 
 
-def test_the_default_name_of_a_result(tmp_path: Path) -> None:
+def test_the_default_name_of_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"a": torch.ones(1)}, tmp_path / "m.pt")
     folder = tmp_path / "Model-3.1-8B"
     folder.mkdir()
@@ -133,4 +133,8 @@ def test_the_default_name_of_a_result(tmp_path: Path) -> None:
     index.write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
     assert open_model(tmp_path / "m.pt").beside("int8") == tmp_path / "m-int8.pt"
     assert open_model(folder).beside("int8") == tmp_path / "Model-3.1-8B-int8"
+    monkeypatch.chdir(folder)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes((folder / "model-00001-of-00001.safetensors").read_bytes())
+    assert open_model(".").beside("int8") == tmp_path / "Model-3.1-8B-int8"
     assert open_model(index).beside("int8") == folder / "model-int8.safetensors"

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.option("--part", metavar="NAME", help="Of a checkpoint with several models, take this one, such as ema.")
 @click.option("--strip-prefix", "prefixes", multiple=True, metavar="PREFIX", help="Take PREFIX off names, e.g. module.")
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="config.json for a folder made from bare weights."
+    "--config",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="config.json for a folder made from bare weights.",
 )
 @options.trust_pickle
 @options.step

@@ -60,7 +60,6 @@ _REBUILD = {
 }  # fmt: skip
 _SCHEMES = ("per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric",
             "per_channel_affine_float_qparams")  # fmt: skip
-_STATE_MODULES = ("torch.optim", "torch.amp")
 
 
 @dataclass(eq=False)

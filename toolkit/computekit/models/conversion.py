@@ -139,7 +139,10 @@ def _writer(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion)
         folder = like if isinstance(like, Folder) else None
         if folder is None and not how.config:
             raise FileProblem(source.path, "has no configuration for a model folder", "give one with --config")
-        dtype = {"dtype": str(how.dtype).removeprefix("torch.")} if how.dtype else {}
-        return FolderWriter(folder, target, {**how.config, **dtype})
+        config = dict(how.config)
+        if how.dtype is not None:
+            spelled = {"dtype", "torch_dtype"} & set(folder.config if folder else config) or {"dtype"}
+            config |= dict.fromkeys(sorted(spelled), str(how.dtype).removeprefix("torch."))
+        return FolderWriter(folder, target, config)
     assert kind.write is not None
     return kind.write(like, target)

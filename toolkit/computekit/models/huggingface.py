@@ -74,7 +74,8 @@ class Folder(ModelFile):
         return super().arch or described
 
     def beside(self, tag: str) -> Path:
-        return self.path.with_name(f"{self.path.resolve().name}-{tag}")  # a dot in a folder's name begins no suffix
+        folder = self.path.resolve() if self.path.name in ("", "..") else self.path
+        return folder.with_name(f"{folder.name}-{tag}")  # a dot in a folder's name begins no suffix
 
     def shard(self, name: str) -> str:
         """The weight file that a rewritten folder keeps tensor ``name`` in."""

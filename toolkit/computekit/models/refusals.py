@@ -47,7 +47,7 @@ def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
     if path.is_dir():
         models = sorted(f.name for f in path.iterdir() if f.is_file() and f.name.endswith(_MODEL_SUFFIXES))
         if models:
-            return f"it is a folder without config.json that holds {', '.join(models[:3])}: give one of these files"
+            return f"it is a folder that holds {', '.join(models[:3])}: give one of these files"
         return "it is a folder without weights that are known here"
     with path.open("rb") as stream:
         start = stream.read(512)

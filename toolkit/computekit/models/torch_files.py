@@ -161,7 +161,7 @@ def checked(path: Path, kind: str, root: Any, extents: dict[str, Extent], trust_
     """The file of a pickle, modules in it as state_dicts; FileProblem if it names classes and is not trusted."""
     has_module = pickled_modules.holds_module(root)
     plain = pickled_modules.without_modules(root)
-    file = TorchFile(path, kind, {}, ("",), plain, extents, checkpoint.imports(root), has_module)
+    file = TorchFile(path, kind, root=plain, extents=extents, imports=checkpoint.imports(root), has_module=has_module)
     if file.unsafe and not trust_pickle:
         what = "a pickled module" if has_module else "a pickle"
         shown = ", ".join(file.unsafe[:6]) + (f" and {len(file.unsafe) - 6} more" if len(file.unsafe) > 6 else "")
