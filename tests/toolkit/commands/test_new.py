@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import subprocess
 import sys
@@ -92,6 +93,17 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     assert exit_code == 1
     assert "exists already" in output
     assert list(folder.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_half_of_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    exit_code, output = new("mine", "--into", str(tmp_path))
+    assert exit_code == 1
+    assert "the disk is full" in output
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from .. import __version__, host, options
+from .. import __version__, files, host, options
 from ..errors import ComputekitError, FileProblem
 
 
@@ -58,10 +58,11 @@ def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
     name = name.removeprefix("computekit-")
     folder = into / f"computekit-{name}"
     check(name, folder)
-    for path, text in render(name, kind).items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    with files.atomic(folder) as temporary:
+        for path, text in render(name, kind).items():
+            target = temporary / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
     if not ctx.meta.get("computekit.quiet", False):
         click.echo(f"wrote {folder}; next: pip install -e '{folder}[test]' && pytest {folder}", err=True)
     click.echo(str(folder))
@@ -77,8 +78,6 @@ def check(name: str, folder: Path) -> None:
         raise ComputekitError(f"the name {name!r} is taken; 'computekit plugins' lists what is installed")
     if folder.exists():
         raise FileProblem(folder, "exists already", "give another name or --into another folder")
-    if not folder.parent.is_dir():
-        raise FileProblem(folder, f"the folder {folder.parent} does not exist", "create it first")
 
 
 def render(name: str, kind: str) -> dict[str, str]:

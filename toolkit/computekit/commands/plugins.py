@@ -72,7 +72,10 @@ def describe(registry: host.Host) -> dict[str, Any]:
             "distribution": loaded.distribution,
             "version": loaded.version,
             "state": "loaded",
-            "reason": "; ".join(f.reason for f in registry.failures if f.loaded and f.name == loaded.name),
+            "reason": "; ".join(
+                [f.reason for f in registry.failures if f.loaded and f.name == loaded.name]
+                + [f"deprecated: {text}" for owner, text in registry.deprecations if owner is loaded]
+            ),
             "commands": [name for name, command in commands.items() if registry.owner(command) is loaded],
             "hooks": sorted(caller.name for caller in registry.manager.get_hookcallers(loaded.plugin) or []),
         }
