@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from computekit import FileProblem
+from computekit import FileProblem, Hardware
 from computekit.catalog import CarbonIntensity
 from computekit.records import Device, Quantity, Record, Row
 
@@ -30,6 +30,7 @@ class Terms:
     device_power_w: float | None = None
     utilization: float | None = None
     dtype: str = "bf16"
+    measured: Hardware | None = None
 
 
 @dataclass(frozen=True)

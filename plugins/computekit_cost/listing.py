@@ -54,12 +54,13 @@ def instances(words: tuple[str, ...], dtype: str, limit: int, as_json: bool) -> 
 def _row(price: Price, dtype: str) -> dict[str, Any]:
     from computekit import catalog
 
-    from .rates import peak_flops
+    from .rates import accelerator
 
     prices = (price.on_demand_usd_per_hour, price.spot_usd_per_hour,
               price.reserved_1y_usd_per_hour, price.reserved_3y_usd_per_hour)  # fmt: skip
     device = next(usd for usd in prices if usd is not None) / max(1, price.accelerator_count)
-    peak = peak_flops(price.accelerator, dtype)
+    hardware = accelerator(price.accelerator)
+    peak = hardware.peak_flops.get(dtype) if hardware else None
     return {
         "name": price.name,
         "accelerator": price.accelerator,

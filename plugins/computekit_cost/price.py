@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     help="Charge training runs for their FLOPs on each instance's accelerator at this share of its dense peak.",
 )
 @click.option("--dtype", type=click.Choice(PEAK_DTYPES), default="bf16", show_default=True, help="Type of that peak.")
+@click.option(
+    "--device-record",
+    type=options.InputPath("record"),
+    help="Record of computekit benchmark device, whose measured peak --utilization takes instead.",
+)
 @options.step
 def price(
     run: computekit.StepRun,
@@ -57,6 +62,7 @@ def price(
     device_power_w: float | None,
     utilization: float | None,
     dtype: str,
+    device_record: Path | None,
 ) -> None:
     """Price what records measured or estimated: inference per million, a training run as a whole.
 
@@ -72,6 +78,7 @@ def price(
       computekit cost price model.pt.record.json --instance aws/c7i.2xlarge
       computekit cost price model.pt.record.json --instance p5.48xlarge --utilization 0.4
     """
+    from computekit.catalog.measured import from_record
     from computekit.records import load
 
     from . import energy, rates
@@ -80,10 +87,13 @@ def price(
 
     if not instances and price_usd_per_hour is None:
         raise click.UsageError("say what an hour costs: --instance NAME or --price-usd-per-hour X")
+    if device_record is not None and utilization is None:
+        raise click.UsageError("--device-record needs --utilization: the share of the measured peak that is reached")
+    measured = from_record(run.input(device_record)) if device_record else None
     chosen = [rates.of_instance(name, spot) for name in dict.fromkeys(instances)]
     if price_usd_per_hour is not None:
         chosen.append(rates.given(price_usd_per_hour))
-    terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w, utilization, dtype)
+    terms = Terms(chosen, pue, energy.intensity(carbon_intensity), device_power_w, utilization, dtype, measured)
     priced = [item for path in records for item in price_record(str(path), load(run.input(path)), terms)]
     for item in priced:
         run.row(item.row.label, item.row.sha256).quantities.update(item.row.quantities)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from computekit import ComputekitError, Price, catalog
+from computekit import ComputekitError, Hardware, Price, catalog
 from computekit.records import Device
 
 
@@ -85,11 +85,11 @@ def fits(rate: Rate, device: Device | None) -> bool:
         return False
 
 
-def peak_flops(accelerator: str | None, dtype: str) -> float | None:
-    """Dense peak of an accelerator; None where there is none, or the hardware catalog does not know it."""
-    if accelerator is None:
+def accelerator(name: str | None) -> Hardware | None:
+    """The accelerator called ``name``; None where there is none, or the hardware catalog does not know it."""
+    if name is None:
         return None
     try:
-        return catalog.find_hardware(accelerator).peak_flops.get(dtype)
+        return catalog.find_hardware(name)
     except ComputekitError:
         return None

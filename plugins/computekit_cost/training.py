@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from computekit import catalog
 from computekit.records import Device, Quantity, Record, Row
 
 from . import formulas
 from .charges import Charged, Subject, carbon, energy_by_power, positive, through
-from .rates import Rate, peak_flops
+from .rates import Rate, accelerator
 
 _UNIT = "USD per run"
 
@@ -31,19 +30,19 @@ def run(subject: Subject, _row: Row, rate: Rate) -> Charged:
 
 
 def _by_flops(subject: Subject, utilization: float, rate: Rate) -> Charged:
-    """The same run on the accelerator of ``rate``, by its FLOPs and an assumed utilisation."""
+    """The same run on a measured device, or on the accelerator of ``rate``, by its FLOPs and an assumed utilisation."""
     flops, dtype = subject.record.lineage[-1].train_flops or 0.0, subject.terms.dtype
-    peak = peak_flops(rate.accelerator, dtype)
-    if peak is None:
-        reason = f"the catalog has no {dtype} peak for {rate.name}"
-        return Charged(
-            None, _UNIT, {"training_cost_usd": Quantity(value=None, unit="USD", reason=reason)}, subject.device
-        )
+    hardware = subject.terms.measured or accelerator(rate.accelerator)
+    peak = hardware.peak_flops.get(dtype) if hardware else None
+    if hardware is None or peak is None:
+        reason = f"there is no {dtype} peak for {hardware.name if hardware else rate.name}"
+        unknown = Quantity(value=None, unit="USD", reason=reason)
+        return Charged(None, _UNIT, {"training_cost_usd": unknown}, subject.device)
     hours = Quantity(value=formulas.device_hours(flops, peak, utilization), unit="h")
-    device = Device(kind="estimated", name=rate.accelerator or "")
-    doubt = " (not verified)" if dtype in catalog.find_hardware(device.name).unverified else ""
-    speed = f"{utilization:.0%} of {peak / 1e12:g} dense {dtype} TFLOP/s{doubt}"
+    kind = "measured" if subject.terms.measured else "not verified" if dtype in hardware.unverified else "dense"
+    speed = f"{utilization:.0%} of {peak / 1e12:.4g} {dtype} TFLOP/s ({kind}) of {hardware.name}"
     what = f"{flops:.3g} FLOP of this {subject.record.step} run alone at {speed}"
+    device = Device(kind="cpu" if hardware.kind == "cpu" else "estimated", name=hardware.name)
     return _charge(replace(subject, device=device), hours, rate, what)
 
 

@@ -154,13 +154,27 @@ def test_training_run_on_another_accelerator_by_its_flops(tmp_path: Path) -> Non
 
 def test_peak_that_no_source_confirms_is_marked(tmp_path: Path) -> None:
     record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "g5.xlarge", "--utilization", "0.4")
-    assert "70 dense bf16 TFLOP/s (not verified)" in (record.rows[0].quantities["training_cost_usd"].method or "")
+    assert "70 bf16 TFLOP/s (not verified) of A10G" in (record.rows[0].quantities["training_cost_usd"].method or "")
 
 
 def test_flops_cannot_be_charged_without_a_peak(tmp_path: Path) -> None:
     record = priced(tmp_path, training(tmp_path / "model.pt", CPU), "--instance", "c7i.large", "--utilization", "0.4")
     found = record.rows[0].quantities["training_cost_usd"]
-    assert found.value is None and "no bf16 peak for aws/c7i.large" in (found.reason or "")
+    assert found.value is None and "there is no bf16 peak for aws/c7i.large" in (found.reason or "")
+
+
+def test_measured_peak_prices_a_machine_that_no_catalog_knows(tmp_path: Path) -> None:
+    device = tmp_path / "device.json"
+    rates = {"peak_fp32_flops": 2e11, "copy_bandwidth_bytes_s": 1e10, "memory_bytes": 4e9}
+    row = Row(label="AMD EPYC", quantities={key: Quantity(value=value) for key, value in rates.items()})
+    Record(step="benchmark device", rows=[row], device=CPU).save(device)
+    words = (training(tmp_path / "model.pt", CPU), "--instance", "c7i.large", "--device-record", device)
+    record = priced(tmp_path, *words, "--utilization", "0.5", "--dtype", "fp32")
+    found = record.rows[0].quantities["training_cost_usd"]
+    assert found.value == pytest.approx(1e18 / 1e11 / 3600 * 0.08925)
+    assert "0.2 fp32 TFLOP/s (measured) of AMD EPYC" in (found.method or "")
+    assert record.notes[0].startswith("Measured on AMD EPYC, priced as aws/c7i.large/us-east-1")
+    assert cost(*words).exit_code == 2
 
 
 def estimate(path: Path, options: dict[str, Any], **quantities: Quantity) -> Path:
