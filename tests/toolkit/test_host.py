@@ -9,6 +9,8 @@ import pytest
 
 import computekit
 from computekit import host
+from computekit.commands.plugins import describe
+from computekit.errors import PluginDeprecation
 from computekit.host import Host
 from computekit.loading import PluginRefused
 
@@ -122,7 +124,16 @@ def test_problems_are_noted_once_however_often_one_looks() -> None:
     registry = Host.of(("bad", plugin(steps=["x"])), strict=False)
     for _ in range(3):
         _ = registry.steps, registry.commands
+        assert registry.named("computekit_datasets", computekit.Dataset, "data set").keys() >= {"digits"}
     assert len(registry.failures) == 1
+
+
+def test_an_object_that_comes_after_another_is_not_taken_for_it() -> None:
+    """Objects that hooks make afresh are kept: an id that was free again would point to the wrong plugin."""
+    registry = Host.of(("p", plugin(datasets=lambda: [computekit.Dataset("mine", "images", lambda: None)])))  # type: ignore[arg-type, return-value]
+    for _ in range(50):
+        registry.collect("computekit_datasets", computekit.Dataset)
+        assert registry.owner(computekit.Dataset("other", "images", lambda: None)) is None  # type: ignore[arg-type, return-value]
 
 
 def test_looking_a_name_up_notes_the_plugin_that_takes_part() -> None:
@@ -158,6 +169,20 @@ def test_an_object_that_cannot_be_hashed_is_no_plugin() -> None:
     """pluggy keeps plugins in sets; such an object would fail every hook call, whoever is called."""
     with pytest.raises(PluginRefused, match="cannot be hashed"):
         Host.of(("odd", SimpleNamespace()))
+
+
+def test_what_is_deprecated_is_told_with_the_replacement() -> None:
+    class Specs:
+        @computekit.hookspec(warn_on_impl=PluginDeprecation("use computekit_tastes"))
+        def computekit_flavours(self) -> None:
+            """A hook on its way out."""
+
+    base = plugin(addhooks=lambda manager: manager.add_hookspecs(Specs))
+    registry = Host.of(("base", base), ("old", plugin(flavours=[])))
+    [(loaded, text)] = registry.deprecations
+    assert (loaded.name, text) == ("old", "use computekit_tastes")
+    [old] = [entry for entry in describe(registry)["plugins"] if entry["name"] == "old"]
+    assert (old["state"], old["reason"]) == ("loaded", "deprecated: use computekit_tastes")
 
 
 def test_using_swaps_the_host_and_puts_it_back() -> None:

@@ -61,7 +61,8 @@ class Host:
         self.deprecations: list[tuple[LoadedPlugin, str]] = []
         self.taking_part: dict[str, LoadedPlugin] = {}
         """Plugins whose contributions were looked up so far; the record of a step names them."""
-        self._origins: dict[int, LoadedPlugin] = {}
+        self._origins: dict[int, tuple[object, LoadedPlugin]] = {}
+        """What each plugin contributed, by id; the objects are kept, so that an id is never used again."""
 
     @classmethod
     def of(cls, *plugins: tuple[str, object], strict: bool = True) -> Host:
@@ -157,7 +158,10 @@ class Host:
 
     def owner(self, item: object) -> LoadedPlugin | None:
         """The plugin that contributed ``item``."""
-        return self._origins.get(id(item))
+        return self._origins[id(item)][1] if id(item) in self._origins else None
+
+    def _origin(self, item: object) -> LoadedPlugin:
+        return self._origins[id(item)][1]
 
     def takes_part(self, item: object) -> None:
         """Note that the plugin behind ``item`` had a part in this run."""
@@ -178,7 +182,7 @@ class Host:
                 others = [p.plugin for p in self.plugins if p is not loaded]
                 results = self.manager.subset_hook_caller(hook, remove_plugins=others)(**arguments)
                 items = [item for result in results for item in _checked(kind, result)]
-                self._origins.update((id(item), loaded) for item in items)
+                self._origins.update((id(item), (item, loaded)) for item in items)
                 found += items
         return found
 
@@ -200,11 +204,11 @@ class Host:
             *self.collect("computekit_commands", Command),
             *self.collect("computekit_steps", Step),
         ]
-        for item in sorted(offered, key=lambda item: order.index(self._origins[id(item)].name)):
+        for item in sorted(offered, key=lambda item: order.index(self._origin(item).name)):
             if isinstance(item, Command):
                 self._add(commands, item.name, item, "command")
             else:
-                with self._guarded(*self._origins[id(item)][:3], during="computekit_steps"):
+                with self._guarded(*self._origin(item)[:3], during="computekit_steps"):
                     self._add_step(item, commands, steps)
         for name in sorted(commands):
             commands[name] = commands.pop(name)
@@ -215,7 +219,7 @@ class Host:
         if len(step.argv) == 1:
             self._refuse_duplicate(commands, step.argv[0], step, "command")
             command = commands[step.argv[0]] = Command(step.command)
-            self._origins[id(command)] = self._origins[id(step)]
+            self._origins[id(command)] = (command, self._origin(step))
         else:
             self._check_words(step, commands)
         steps[step.name] = step
@@ -235,13 +239,13 @@ class Host:
         raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {words}' of this plugin")
 
     def _add(self, items: Contributions[T], name: str, item: T, what: str) -> None:
-        with self._guarded(*self._origins[id(item)][:3], during=what):
+        with self._guarded(*self._origin(item)[:3], during=what):
             self._refuse_duplicate(items, name, item, what)
             items[name] = item
 
     def _refuse_duplicate(self, items: Contributions[Any], name: str, item: object, what: str) -> None:
         if name in items:
-            first, second = self._origins[id(items.get(name))], self._origins[id(item)]
+            first, second = self._origin(items.get(name)), self._origin(item)
             raise PluginRefused(
                 f"{what} {name!r} is already provided by {first.distribution} {first.version}; "
                 f"the one of {second.distribution} {second.version} is ignored"
@@ -314,7 +318,8 @@ class Host:
             reason = loading.describe(error)
             if during and not isinstance(error, PluginRefused):
                 reason = f"{during} failed: {reason}"
-            self.failures.append(Failure(name, distribution, version, reason, error, loaded=bool(during)))
+            if (name, reason) not in {(failure.name, failure.reason) for failure in self.failures}:
+                self.failures.append(Failure(name, distribution, version, reason, error, loaded=bool(during)))
 
 
 _current: Host | None = None
