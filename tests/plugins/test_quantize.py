@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,18 @@ def test_optimizer_state_is_pointed_out(tmp_path: Path) -> None:
     torch.save(checkpoint, tmp_path / "c.pt")
     result = invoke("quantize", "--int8", tmp_path / "c.pt", "--json")
     assert any("not weights" in note for note in json.loads(result.stdout)["notes"])
+
+
+@pytest.mark.slow
+def test_files_open_where_computekit_is_not_installed(file: Path) -> None:
+    for words in (["--int8"], ["--int4", "--group-size", "16"]):
+        assert invoke("quantize", *words, file).exit_code == 0
+    program = (
+        "import sys, torch\n"
+        "sys.modules['computekit'] = sys.modules['torchao'] = None\n"
+        "for path in sys.argv[1:]:\n"
+        "    print(len(torch.load(path, weights_only=True)))\n"
+    )
+    files = [str(file.with_name(f"net-int{bits}.pt")) for bits in (8, 4)]
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=True)
+    assert [int(line) > 20 for line in done.stdout.split()] == [True, True]

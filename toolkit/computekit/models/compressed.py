@@ -161,10 +161,11 @@ def quantize(weight: torch.Tensor, bits: int = 8, group: int | None = None, name
 def dequantize(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """``values`` int8 (out, ...) times ``scale`` (out, groups): the weight, in the dtype of ``scale``."""
     if scale.shape[1] == 1:
-        return values * scale.reshape(-1, *[1] * (values.ndim - 1))
+        # converted first: a product of mixed types takes half as long again
+        return values.to(scale.dtype).mul_(scale.reshape(-1, *[1] * (values.ndim - 1)))
     rows = values.reshape(values.shape[0], -1)
     size = -(-rows.shape[1] // scale.shape[1])
-    weight = _grouped(rows, size) * scale.unsqueeze(2)
+    weight = _grouped(rows, size).to(scale.dtype).mul_(scale.unsqueeze(2))
     return weight.flatten(1)[:, : rows.shape[1]].reshape(values.shape)
 
 
