@@ -76,7 +76,8 @@ class RootGroup(click.Group):
             sections[section].append((name, entry.command.get_short_help_str(limit=formatter.width - 20)))
         for failure in registry.failures:
             section = "Plugins with problems" if failure.loaded else "Plugins not loaded"
-            sections[section].append((failure.name, f"{failure.distribution} {failure.version}: {failure.reason}"))
+            origin = f"{failure.distribution} {failure.version}".rstrip()
+            sections[section].append((failure.name, f"{origin}: {failure.reason}"))
         for title, rows in sections.items():
             if rows:
                 with formatter.section(title):

@@ -78,8 +78,9 @@ class PluginNotLoaded(ComputekitError):
         self.command, self.distribution, self.version, self.reason = command, distribution, version, reason
 
     def __str__(self) -> str:
+        origin = f"{self.distribution} {self.version}".rstrip()
         return (
-            f"command {self.command!r} is not available: plugin {self.distribution} {self.version} "
+            f"command {self.command!r} is not available: plugin {origin} "
             f"is not loaded ({self.reason}); 'computekit plugins' lists what is"
         )
 
