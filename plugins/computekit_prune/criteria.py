@@ -36,8 +36,11 @@ def computekit_prune_criteria() -> Iterable[Criterion]:  # type: ignore[empty-bo
 
     Example::
 
-        @computekit.hookimpl
-        def computekit_prune_criteria():
+        from computekit_prune import Criterion
+        from computekit_prune.criteria import computekit_prune_criteria
+
+        @implements(computekit_prune_criteria)
+        def criteria() -> list[Criterion]:
             return [Criterion("largest", "largest weight", lambda weights: weights.abs().amax(1))]
     """
 

@@ -39,13 +39,14 @@ def computekit_quantization_schemes() -> Iterable[Scheme]:  # type: ignore[empty
 
         from computekit.models.compressed import QuantizedWeight
         from computekit_quantize import Scheme
+        from computekit_quantize.schemes import computekit_quantization_schemes
 
         def sign(weight, bits, group, name):
             scale = weight.flatten(1).abs().mean(1, keepdim=True)
             return QuantizedWeight(weight.sign().char(), scale, bits)
 
-        @computekit.hookimpl(optionalhook=True)
-        def computekit_quantization_schemes():
+        @implements(computekit_quantization_schemes)
+        def schemes() -> list[Scheme]:
             return [Scheme("sign", "signs and a scale per row, in 4 bits", 4, sign)]
     """
 
