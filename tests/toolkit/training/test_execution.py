@@ -106,7 +106,8 @@ def test_out_of_memory_says_what_is_known_and_what_to_try() -> None:
         return logits.sum()
 
     with pytest.raises(
-        ComputekitError, match=r"out of memory on cpu with 8 samples at a time \(weights .* MB.*--recompute"
+        ComputekitError,
+        match=r"out of memory on cpu with 8 samples at a time \(weights .* MB, activations at most .* MB.*--recompute",
     ):
         training.fit(_gpt(), _text(), RECIPE, device=CPU, seed=0, loss=loss, execution=training.Execution(accumulate=2))
 
@@ -170,7 +171,9 @@ def test_going_on_gives_the_same_bits(
 
 def test_a_finished_training_is_only_evaluated_again(tmp_path: Path) -> None:
     first, second = _resnet(), _resnet()
+    (tmp_path / ".c.0123abcd.tmp").write_text("half a checkpoint")
     _fit(first, _images(), checkpoint=tmp_path / "c")
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
     result = _fit(second, _images(), checkpoint=tmp_path / "c")
     assert _close(first, second, atol=0) and result.samples_per_s is None
 

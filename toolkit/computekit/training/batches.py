@@ -15,7 +15,7 @@ from .augment import shift
 class Batches:
     """Batches of one split, in a new order each epoch, from a random generator that nothing else draws from.
 
-    A last batch of fewer than ``least`` samples is left out: batch normalisation needs two on every rank.
+    A last batch of fewer than ``least`` samples is left out.
     """
 
     def __init__(self, split: Split, batch_size: int, shifted: bool, seed: int, least: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import random
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def load(path: Path, fingerprint: dict[str, Any]) -> dict[str, Any] | None:
         )
     _set_random(document["random"])
     return document
+
+
+def discard_leftovers(path: Path) -> None:
+    """Remove the temporary files of checkpoints that were being written when a run was killed."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def _random() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 class Lamb(torch.optim.Optimizer):
@@ -54,7 +55,14 @@ class Lamb(torch.optim.Optimizer):
         change = state["exp_avg"] / (1 - beta1**count) / spread
         if group["weight_decay"]:
             change = change + group["weight_decay"] * weight
-            weight_norm, change_norm = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(change)
+            weight_norm, change_norm = _norm(weight), _norm(change)
             trust = torch.where((weight_norm > 0) & (change_norm > 0), weight_norm / change_norm, 1.0)
-            change = change * trust
+            # a sharded tensor and a plain one do not mix, but a number goes with both
+            change = change * (float(trust) if isinstance(change, DTensor) else trust)
         weight.sub_(change * group["lr"])
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """The norm of the whole tensor, of a sharded one too."""
+    norm = torch.linalg.vector_norm(tensor)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

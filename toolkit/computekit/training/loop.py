@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import flops
 from ..datasets import Data, Split
@@ -172,11 +173,18 @@ class _Training:
                 f"--batch-size {recipe.batch_size} cannot be shared among {ranks.world} ranks in "
                 f"{execution.accumulate} parts; it must be at least {ranks.world * execution.accumulate}"
             )
+        if ranks.kind == "fsdp" and recipe.precision == "fp16":
+            raise ComputekitError(
+                "--precision fp16 does not go with --parallel fsdp: each rank would scale its shards' gradients by "
+                "itself; take bf16, or --parallel ddp"
+            )
         self.cost = flops.count(module.train(), data.train.inputs[:2].to(device))
         self.again = memory.recompute(module, name) if execution.recompute else []
         self.wrapped = ranks.wrap(module, device)
         self.optimizer = optimizer_for(self.wrapped, recipe.optimizer, self.lr, recipe.weight_decay)
-        self.batches = Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, 2 * ranks.world)
+        # batch norms need two samples on each rank; without them every sample counts, however many ranks there are
+        least = 2 * ranks.world if any(isinstance(m, _BatchNorm) for m in module.modules()) else 1
+        self.batches = Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, least)
         factor = cosine(recipe.warmup, self.epochs * len(self.batches))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
         self.clock = Clock(device, exact=execution.trace is not None)
@@ -184,6 +192,7 @@ class _Training:
         self.take_step = Step(
             self.wrapped, called, self.optimizer, recipe, loss, device, name,
             accumulate=execution.accumulate, ranks=ranks, clock=self.clock,
+            sample_bytes=self.cost.activation_bytes // 2,
         )  # fmt: skip
         self.fingerprint = {
             "architecture": name,
@@ -317,6 +326,8 @@ class _Training:
                 checkpoint.save(self.execution.checkpoint, self.fingerprint, state)
 
     def _load(self, path: Path) -> None:
+        if self.ranks.first:
+            checkpoint.discard_leftovers(path)
         state = checkpoint.load(path, self.fingerprint)
         if state is None:
             return

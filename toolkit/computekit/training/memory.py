@@ -26,17 +26,22 @@ class OutOfMemory(ComputekitError):
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.parts.items())
         return (
-            f"out of memory on {self.device} with {self.batch} samples at a time ({parts}, the rest is activations); "
+            f"out of memory on {self.device} with {self.batch} samples at a time ({parts}); "
             f"try --accumulate 2 or more, --recompute, --precision bf16 or a smaller --batch-size"
         )
 
 
-def held_bytes(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes of weights, of gradients, and of the optimizer's state once it has one."""
+def held_bytes(module: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> dict[str, int]:
+    """Bytes by what holds them; ``activations`` are what a forward pass writes, which is the most that it can keep."""
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     gradients = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     copies = {"AdamW": 2, "Lamb": 2, "SGD": 1}.get(type(optimizer).__name__, 0)
-    return {"weights": weights, "gradients": gradients, "optimizer": copies * gradients}
+    return {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": copies * gradients,
+        "activations at most": activations,
+    }
 
 
 # -- recomputing activations -----------------------------------------------------------------------------------------

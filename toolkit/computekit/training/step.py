@@ -46,10 +46,12 @@ class Step:
         accumulate: int,
         ranks: Ranks,
         clock: Clock,
+        sample_bytes: int,
     ) -> None:
         self.wrapped, self.called, self.optimizer, self.loss = wrapped, called, optimizer, loss
         self.device, self.name = device, name
         self.clip, self.accumulate, self.ranks, self.clock = recipe.clip, accumulate, ranks, clock
+        self.sample_bytes = sample_bytes  # of activations, for the message when memory is used up
         self.autocast_to = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
 
@@ -58,6 +60,9 @@ class Step:
         total = torch.zeros((), device=self.device)
         count = len(inputs)
         mine = self.ranks.share(count)
+        idle = mine.start == mine.stop
+        if idle:  # a last batch of fewer samples than ranks: this one takes part with a sample that does not count
+            mine = slice(0, 1)
         pieces = min(self.accumulate, mine.stop - mine.start)
         parts = list(zip(inputs[mine].tensor_split(pieces), targets[mine].tensor_split(pieces), strict=True))
         self.optimizer.zero_grad(set_to_none=True)
@@ -65,8 +70,8 @@ class Step:
             for number, (some, answers) in enumerate(parts, 1):
                 with self.ranks.synchronizing(self.wrapped, number == len(parts)):
                     # ranks' gradients are averaged, so each rank's share counts world times
-                    weight = len(some) * self.ranks.world / count
-                    total += self._backward(some, answers, weight) * len(some)
+                    samples = 0 if idle else len(some)
+                    total += self._backward(some, answers, samples * self.ranks.world / count) * samples
             with self.clock.part("optimizer"):
                 if self.clip:
                     self.scaler.unscale_(self.optimizer)
@@ -75,7 +80,11 @@ class Step:
                 self.scaler.update()
         except Exception as error:
             if is_out_of_memory(error):
-                raise OutOfMemory(len(parts[0][0]), held_bytes(self.wrapped, self.optimizer), self.device) from error
+                raise OutOfMemory(
+                    len(parts[0][0]),
+                    held_bytes(self.wrapped, self.optimizer, len(parts[0][0]) * self.sample_bytes),
+                    self.device,
+                ) from error
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 line = next(line for line in str(error).splitlines() if line.strip())
                 raise ComputekitError(f"torch.compile failed on {self.name}: {line}; leave out --compile") from error
