@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,16 @@ CONVENTION = (
     "A multiply-add is 2 FLOPs; forward_flops holds matrix products, convolutions and attention over all query-key "
     "pairs; element-wise work, norms and softmax are counted apart."
 )
+
+
+class Finite(click.FloatRange):
+    """A number that is neither infinite nor NaN, at least ``min``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class Shape(click.ParamType[tuple[int, ...]]):
@@ -70,6 +81,8 @@ def given_dimensions(asked: dict[str, Any]) -> Transformer | None:
         return None
     if layers is None or hidden is None:
         raise click.UsageError("--layers and --hidden belong together")
+    if asked["topk"] and not asked["experts"]:
+        raise click.UsageError("--topk needs --experts")
     heads = asked["heads"] or max(hidden // 128, 1)
     return Transformer(
         layers=layers,

@@ -93,15 +93,15 @@ def from_catalog(row: Hardware) -> Gpu:
     )
 
 
-def find(text: str, node_gpus: int | None = None, network_rate: float | None = None) -> Gpu:
-    """The device called ``text``.
+def find(text: str, node_gpus: int | None = None, network_rate: float | None = None, *, published: bool = False) -> Gpu:
+    """The device called ``text``: a name of the catalog, which may end in a power limit ("A100-SXM4-80GB-330W"), or
+    the record of ``computekit benchmark device``.
 
-    Besides the catalog's names it takes the spellings of published tables: parts in any order, a power limit
-    ("A100-80GB-SXM-330W"), another memory ("H100-96GB-HBM2e"), a network ("...(4xOPA100/node)"). The record of
-    ``computekit benchmark device`` gives the device that it measured.
+    ``published`` also takes the spellings of published tables: parts in any order or left out ("H100-96GB-HBM2e"), a
+    network ("A100-80GB-SXM(4xOPA100/node)").
 
     Raises:
-        UnknownName: with the nearest names.
+        UnknownName, AmbiguousName: with the nearest names.
     """
     from computekit.catalog import find_hardware, hardware
 
@@ -113,7 +113,7 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
     try:
         gpu = from_catalog(find_hardware(bare))
     except ComputekitError:
-        row = _loose(bare, hardware())
+        row = _loose(bare, hardware()) if published else None
         if row is None:
             raise
         gpu = from_catalog(row)

@@ -13,9 +13,10 @@ import numpy as np
 
 from . import collectives, gemm
 from .constants import CONSTANTS, Constants
-from .errors import CannotPredict
+from .errors import CannotPredict, ImpossibleLayout
 from .hardware import Gpu
 from .layer import flash_share
+from .layout import near
 from .memory import CONTEXT_BYTES
 from .transformer import Transformer
 
@@ -105,8 +106,10 @@ def check(model: Transformer, serving: Serving) -> None:
     """Refuse formats without a size and heads that do not divide."""
     if serving.precision not in WEIGHT_BYTES:
         raise CannotPredict(f"precision {serving.precision!r} is unknown; known: {', '.join(WEIGHT_BYTES)}")
-    if model.heads % int(serving.tp):
-        raise CannotPredict(f"tp={serving.tp} does not divide {model.heads} heads")
+    tp = int(serving.tp)
+    if model.heads % tp:
+        nearest = near(model.heads, tp)
+        raise ImpossibleLayout(f"tp={tp} does not divide {model.heads} heads; the nearest is tp={nearest}")
 
 
 def _half(serving: Serving, gpu: Gpu) -> str:

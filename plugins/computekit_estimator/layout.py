@@ -95,14 +95,14 @@ def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
         raise ImpossibleLayout(
             f"tp={tp} does not divide the feed-forward width {model.ffn}; take tp={near(model.ffn, tp)}"
         )
+    if vp > 1 and pp < 2:
+        raise ImpossibleLayout(f"vp={vp} interleaves pipeline stages, and pp={pp}; take vp=1 or pp=2")
     if pp * vp > model.layers:
         raise ImpossibleLayout(f"pp={pp} x vp={vp} is more stages than the model's {model.layers} layers; "
                                f"take at most pp={max(model.layers // vp, 1)}")  # fmt: skip
     if not fills(model.layers, pp):
         raise ImpossibleLayout(f"pp={pp} leaves a stage without any of the {model.layers} layers; "
                                f"take pp={near(model.layers, pp)}")  # fmt: skip
-    if vp > 1 and pp < 2:
-        raise ImpossibleLayout(f"vp={vp} interleaves pipeline stages, and pp={pp}; take vp=1 or pp=2")
     if model.experts and model.experts % int(layout.ep):
         raise ImpossibleLayout(f"ep={layout.ep} does not divide {model.experts} experts; "
                                f"the nearest is ep={near(model.experts, int(layout.ep))}")  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .count import Finite
 from .errors import CannotPredict, ImpossibleLayout
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 def device(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--device-name`` and what surrounds the device."""
     for decorate in (
-        click.option("--network-gb-s", type=click.FloatRange(min=0, min_open=True),
+        click.option("--network-gb-s", type=Finite(min=0, min_open=True),
                      help="Network of each device, GB/s one way.  [default: usual for the device's year]"),
         click.option("--node-gpus", type=click.IntRange(min=1), default=8, show_default=True,
                      help="Devices in one node."),

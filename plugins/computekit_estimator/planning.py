@@ -9,7 +9,7 @@ import click
 
 from computekit import ComputekitError, Row, StepRun, options
 
-from .count import Putter, dimensions, subject_of
+from .count import Finite, Putter, dimensions, subject_of
 from .errors import CannotPredict, ImpossibleLayout
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @dimensions
 @click.option("--device-name", metavar="NAME", help="Device of the catalog; without it, every GPU of the catalog.")
 @click.option("--node-gpus", type=click.IntRange(min=1), default=8, show_default=True, help="Devices in one node.")
-@click.option("--network-gb-s", type=click.FloatRange(min=0, min_open=True), help="Network of a device, GB/s one way.")
+@click.option("--network-gb-s", type=Finite(min=0, min_open=True), help="Network of a device, GB/s one way.")
 @click.option("--num-gpus", type=Numbers(), required=True, help="Devices, or several counts to compare: 64,128,256.")
 @click.option("--global-batch", type=click.IntRange(min=1), required=True, help="Sequences of one step.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "fp8"]), default="bf16", show_default=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -144,9 +144,9 @@ def gpu_of(run: Run) -> Gpu:
     if not name:
         raise CannotPredict("the hardware is not published")
     about = re.search(r"(\d+) Gbps node-node", run.text("definition"))
-    gpu = hardware.find(name)
+    gpu = hardware.find(name, published=True)
     if about:
-        gpu = hardware.find(name, network_rate=int(about[1]) / 8 * 1e9 / gpu.node_gpus)
+        gpu = replace(gpu, network_rate=int(about[1]) / 8 * 1e9 / gpu.node_gpus)
     return gpu
 
 

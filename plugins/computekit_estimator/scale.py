@@ -10,7 +10,7 @@ import click
 
 from computekit import FileProblem, StepRun, options
 
-from .count import Putter
+from .count import Finite, Putter
 
 if TYPE_CHECKING:
     from .scaling import Law
@@ -19,8 +19,8 @@ COLUMNS = ("parameters", "tokens", "loss")
 
 
 @click.command()
-@click.option("--flops", type=click.FloatRange(min=0, min_open=True), help="Budget in FLOPs, e.g. 1e24.")
-@click.option("--served-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens to serve within the budget.")
+@click.option("--flops", type=Finite(min=0, min_open=True), help="Budget in FLOPs, e.g. 1e24.")
+@click.option("--served-tokens", type=Finite(min=0), default=0.0, help="Tokens to serve within the budget.")
 @click.option("--law", type=click.Choice(["besiroglu", "hoffmann"]), default="besiroglu", show_default=True,
               help="Published fit; besiroglu corrects hoffmann (Chinchilla).")  # fmt: skip
 @click.option("--runs", "runs_file", type=options.InputPath("runs"),

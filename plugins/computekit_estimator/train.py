@@ -12,7 +12,7 @@ from computekit import StepRun, options
 from .calibrate import calibration as calibration_option
 from .calibrate import load
 from .constants import CONSTANTS, Constants
-from .count import Putter, Shape, counted, dimensions, subject_of
+from .count import Finite, Putter, Shape, counted, dimensions, subject_of
 from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 @device
 @layout_options
 @calibration_option
-@click.option("--tokens", type=click.FloatRange(min=1), help="Tokens to train on, e.g. 300e9.")
-@click.option("--samples", type=click.FloatRange(min=1), help="Samples (sequences, images) to train on.")
-@click.option("--sample-bytes", type=click.FloatRange(min=0), help="Stored size of one sample, for the data stage.")
-@click.option(
-    "--data-mb-s", type=click.FloatRange(min=0, min_open=True), help="Rate at which a node reads samples, MB/s."
-)
+@click.option("--tokens", type=Finite(min=1), help="Tokens to train on, e.g. 300e9.")
+@click.option("--samples", type=Finite(min=1), help="Samples (sequences, images) to train on.")
+@click.option("--sample-bytes", type=Finite(min=0), help="Stored size of one sample, for the data stage.")
+@click.option("--data-mb-s", type=Finite(min=0, min_open=True), help="Rate at which a node reads samples, MB/s.")
 @options.step
 def train(
     run: StepRun,

@@ -120,6 +120,11 @@ def test_calibration_is_applied_by_train(tmp_path):
     ("words", "says"),
     [
         (("train", *SMALL, "--device-name", "H1000"), "unknown hardware 'H1000'"),
+        (("train", *SMALL, "--device-name", "H100"), "H100-SXM5-80GB"),
+        (("train", *SMALL, "--device-name", "T4", "--precision", "fp16", "--tokens", "nan"), "not a finite number"),
+        (("scaling", "--flops", "inf"), "not a finite number"),
+        (("infer", *SMALL, "--device-name", "T4", "--tp", 3, "--precision", "fp16"), "the nearest is tp=2"),
+        (("count", *SMALL, "--topk", 2), "--topk needs --experts"),
         (("train", *SMALL, "--device-name", "A100-SXM4-80GB", "--num-gpus", 8, "--tp", 3), "the nearest that does is"),
         (("train", *SMALL, "--device-name", "TPU-v4"), "only GPUs are modelled"),
         (("train", *SMALL, "--device-name", "T4"), "no bf16 units; use fp16"),
