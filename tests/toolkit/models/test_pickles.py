@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from computekit.models import pickles
 from computekit.models.pickle_writing import emit
 from computekit.models.pickles import Call, Global, Malformed, Ordered, parse, walk
 
@@ -85,3 +86,12 @@ def test_nonsense_is_refused(content: bytes) -> None:
 def test_a_stream_is_left_behind_the_pickle() -> None:
     stream = io.BytesIO(pickle.dumps(1) + pickle.dumps("two") + b"rest")
     assert parse(stream) == 1 and parse(stream) == "two" and stream.read() == b"rest"
+
+
+def test_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "_MAX_OPERATIONS", 1000)
+    with pytest.raises(Malformed, match="more than 1000 instructions"):
+        parse(io.BytesIO(b"(" + b"]" * 2000 + b"l."))
+    monkeypatch.setattr(pickles, "_MAX_BYTES", 1000)
+    with pytest.raises(Malformed, match="longer than 1000 bytes"):
+        parse(io.BytesIO(pickle.dumps("x" * 2000)))

