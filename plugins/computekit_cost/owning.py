@@ -9,7 +9,7 @@ import click
 import computekit
 from computekit import ComputekitError, options
 
-from .parameters import POSITIVE, InstanceName, Number
+from .parameters import POSITIVE, InstanceName
 
 HOURS_PER_YEAR = 8766.0
 SOURCE = "Cottier et al. 2024, arXiv 2405.21015"
@@ -66,7 +66,7 @@ class Ownership:
 @click.option("--price-usd", type=POSITIVE, required=True, help="Price of one accelerator, without its server.")
 @click.option(
     "--utilization",
-    type=Number(above=0, at_most=1),
+    type=options.Number(above=0, at_most=1),
     default=0.7,
     show_default=True,
     help="Share of all hours in which it works.",
@@ -81,31 +81,35 @@ class Ownership:
 )
 @click.option(
     "--server-factor",
-    type=Number(at_least=1),
+    type=options.Number(at_least=1),
     default=1.64,
     show_default=True,
     help="Price of the server over that of its accelerators.",
 )
 @click.option(
     "--network-share",
-    type=Number(at_least=0, below=1),
+    type=options.Number(at_least=0, below=1),
     default=0.19,
     show_default=True,
     help="Share of the network in the price of a cluster; 0 for a single machine.",
 )
 @click.option(
     "--server-power-factor",
-    type=Number(at_least=1),
+    type=options.Number(at_least=1),
     default=1.8,
     show_default=True,
     help="Power of the server over that of its accelerators.",
 )
 @click.option(
-    "--load", type=Number(above=0, at_most=1), default=0.75, show_default=True, help="Mean power over design power."
+    "--load",
+    type=options.Number(above=0, at_most=1),
+    default=0.75,
+    show_default=True,
+    help="Mean power over design power.",
 )
 @click.option(
     "--pue",
-    type=Number(at_least=1),
+    type=options.Number(at_least=1),
     default=1.25,
     show_default=True,
     help="Total power of the data centre over that of its computers.",
@@ -119,7 +123,7 @@ class Ownership:
 )
 @click.option(
     "--staff-usd-per-hour",
-    type=Number(at_least=0),
+    type=options.Number(at_least=0),
     default=0.0,
     show_default=True,
     help="Staff and space for one accelerator, in USD per hour.",

@@ -11,7 +11,7 @@ import computekit
 from computekit import options
 from computekit.contracts import PEAK_DTYPES
 
-from .parameters import POSITIVE, InstanceName, Number
+from .parameters import POSITIVE, InstanceName
 
 if TYPE_CHECKING:
     from .pricing import Priced
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--pue",
-    type=Number(at_least=1),
+    type=options.Number(at_least=1),
     default=1.0,
     show_default=True,
     help="Total power of the data centre over that of its computers; 1 counts the device alone.",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--device-power-w", type=POSITIVE, help="Power of the measured device, instead of counter or catalog.")
 @click.option(
     "--utilization",
-    type=Number(above=0, at_most=1),
+    type=options.Number(above=0, at_most=1),
     help="Charge training runs for their FLOPs on each instance's accelerator at this share of its dense peak.",
 )
 @click.option("--dtype", type=click.Choice(PEAK_DTYPES), default="bf16", show_default=True, help="Type of that peak.")

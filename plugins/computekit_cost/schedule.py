@@ -11,7 +11,7 @@ import computekit
 from computekit import ComputekitError, Price, options
 
 from . import reliability
-from .parameters import POSITIVE, InstanceName, Number
+from .parameters import POSITIVE, InstanceName
 
 if TYPE_CHECKING:
     from computekit.records import Row
@@ -91,12 +91,12 @@ def mixed(spot: Plan, on_demand: Plan, share: float) -> Plan:
 @click.option("--checkpoint-s", type=POSITIVE, default=60.0, show_default=True, help="Seconds to save a checkpoint.")
 @click.option(
     "--restart-s",
-    type=Number(at_least=0),
+    type=options.Number(at_least=0),
     default=300.0,
     show_default=True,
     help="Seconds to get a machine back and load the checkpoint.",
 )
-@click.option("--spot-share", type=Number(above=0, below=1), help="Also a mix: this share of the work on spot.")
+@click.option("--spot-share", type=options.Number(above=0, below=1), help="Also a mix: this share of the work on spot.")
 @options.step
 def schedule(
     run: computekit.StepRun,

@@ -11,7 +11,7 @@ import computekit
 from computekit import FileProblem, options, training
 
 from . import criteria
-from .parameters import SampleShape, Share
+from .parameters import SampleShape
 
 if TYPE_CHECKING:
     import torch
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 @options.model
 @click.option(
     "--ratio",
-    type=Share(),
+    type=options.Number(above=0, below=1),
     help="Share of the channels and hidden neurons to remove.  [default: 0.5]",
 )
-@click.option("--target-flops", type=Share(), help="Instead of --ratio: share of the forward FLOPs to leave at most.")
+@click.option(
+    "--target-flops",
+    type=options.Number(above=0, below=1),
+    help="Instead of --ratio: share of the forward FLOPs to leave at most.",
+)
 @click.option(
     "--scope",
     type=click.Choice(["uniform", "global"]),

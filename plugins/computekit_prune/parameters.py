@@ -7,19 +7,6 @@ from typing import Any
 import click
 
 
-class Share(click.FloatRange):
-    """A number between 0 and 1, neither included."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1, min_open=True, max_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        share = float(super().convert(value, param, ctx))
-        if share != share:  # a range lets NaN through
-            self.fail(f"{value!r} is not in the range {self._describe_range()}", param, ctx)
-        return share
-
-
 class SampleShape(click.ParamType[tuple[int, ...]]):
     """Sizes of one sample: ``3,224,224`` or ``3x224x224``."""
 

@@ -91,3 +91,14 @@ def test_step_options_check_their_range(words: list[str]) -> None:
     result = CliRunner().invoke(go, words)
     assert result.exit_code == 2
     assert words[0] in result.output
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "0", "2.5", "two", ""])
+def test_number_refuses_what_is_out_of_bounds_and_nan(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="number"):
+        options.Number(above=0, at_most=2).convert(text, None, None)
+
+
+@pytest.mark.parametrize(("text", "value"), [("2", 2.0), ("1e-9", 1e-9)])
+def test_number_takes_what_is_in_bounds(text: str, value: float) -> None:
+    assert options.Number(above=0, at_most=2).convert(text, None, None) == value

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,35 @@ class HostNames(click.ParamType[str]):
             else getattr(registry, self.source).values()
         )
         return [CompletionItem(item.name, help=item.summary) for item in offered if item.name.startswith(incomplete)]
+
+
+class Number(click.ParamType[float]):
+    """A finite number within bounds; unlike click.FloatRange it refuses NaN."""
+
+    name = "number"
+
+    def __init__(
+        self,
+        above: float = -math.inf,
+        at_least: float = -math.inf,
+        below: float = math.inf,
+        at_most: float = math.inf,
+    ) -> None:
+        self.above, self.at_least, self.below, self.at_most = above, at_least, below, at_most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number", param, ctx)
+        if not (number > self.above and number >= self.at_least and number < self.below and number <= self.at_most):
+            self.fail(f"{value!r} is not a finite number {self._range()}", param, ctx)
+        return number
+
+    def _range(self) -> str:
+        bounds = [("above", self.above), ("of at least", self.at_least), ("below", self.below),
+                  ("of at most", self.at_most)]  # fmt: skip
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
 
 
 class Arguments(click.ParamType[dict[str, Any]]):
