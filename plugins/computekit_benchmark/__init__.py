@@ -36,6 +36,7 @@ def computekit_columns() -> list[computekit.Column]:
         column("verdict", "verdict", order=36),
         column("throughput_per_s", "throughput", "1/s", better="higher", order=37),
         column("first_call_s", "first call", "ms", 1e-3, better="lower", detail=True, order=38),
+        column("compile_s", "compile", "s", better="lower", order=39),
         column("peak_memory_bytes", "peak memory", "MB", 1e6, better="lower", order=40),
         column("energy_j", "energy", "mJ", 1e-3, better="lower", order=41),
         column("accuracy", "accuracy", "%", 0.01, digits=4, better="higher", pareto=True, interval=True, order=20),

@@ -12,6 +12,7 @@ from .jobs import Job, JobFailed
 from .verdicts import Comparison
 
 MAX_FAILURES = 3
+INTERRUPTION = "interrupted"
 
 
 @dataclass
@@ -19,7 +20,7 @@ class Campaign:
     """Trials of ``job``'s subjects, the first of which is the one that the others are compared with.
 
     ``batches[0]`` is the batch size that the verdicts are about. ``trials`` holds what `timing.trial` returned;
-    ``failures`` what went wrong with the trials that do not count; ``interrupted`` says that Ctrl-C ended it.
+    ``failures`` what went wrong with the trials that do not count; ``ended`` says why it ended before its time.
     """
 
     job: Job
@@ -29,7 +30,7 @@ class Campaign:
     clock: str = "wall"
     trials: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    interrupted: bool = False
+    ended: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -40,8 +41,10 @@ class Campaign:
     def run(self, after_trial: Callable[[Campaign], None] = lambda _campaign: None) -> None:
         """Run the five needed trials, then more while a pair is unresolved and the budget lasts.
 
+        Ctrl-C, and `MAX_FAILURES` lost trials in a row (a device that vanished), end it; what was measured stays.
+
         Raises:
-            JobFailed: a model cannot be measured, or `MAX_FAILURES` trials in a row died.
+            JobFailed: nothing was measured, and a model cannot be or all trials died.
         """
         deadline = time.monotonic() + self.budget_s
         lost = 0
@@ -53,13 +56,16 @@ class Campaign:
                 except JobFailed as failure:
                     lost += 1
                     self.failures.append(str(failure))
-                    if failure.fatal or lost == MAX_FAILURES:
+                    if not self.trials and (failure.fatal or lost == MAX_FAILURES):
                         raise
+                    if lost == MAX_FAILURES:
+                        self.ended = f"{lost} trials in a row were lost"
+                        break
                 after_trial(self)
         except KeyboardInterrupt:
             if not self.trials:
                 raise
-            self.interrupted = True
+            self.ended = INTERRUPTION
 
     def _trial(self) -> Job:
         number = len(self.trials) + len(self.failures)

@@ -119,6 +119,7 @@ def models(
       computekit benchmark models a.pt b.pt --input-shape 3,224,224 --batch-size 8
       computekit benchmark models a.pt --numerics --roofline -o a.json
     """
+    from .campaign import INTERRUPTION
     from .compare import Asked, compare_models
     from .jobs import INTERRUPTED, Job, Subject
 
@@ -131,7 +132,9 @@ def models(
     )  # fmt: skip
     job = Job("trial", (shared,), input_shape=input_shape, compile=compile_)
     campaign = compare_models(run, models, names, data, job, asked)
-    return INTERRUPTED if campaign.interrupted else 0
+    if campaign.ended is None:
+        return 0
+    return INTERRUPTED if campaign.ended == INTERRUPTION else 1
 
 
 @benchmark.command("self-test")

@@ -169,14 +169,21 @@ def _run_trials(run: StepRun, campaign: Campaign) -> None:
     for trial in campaign.trials[:1]:
         for batch, failure in trial["failures"].items():
             run.note(f"batch size {batch} was left out: {failure}")
-    if campaign.interrupted:
-        run.note(f"partial: interrupted after {len(campaign.trials)} trials; {MIN_TRIALS} are needed for a verdict")
+    if campaign.ended:
+        run.note(
+            f"partial: {campaign.ended} after {len(campaign.trials)} trials; {MIN_TRIALS} are needed for a verdict"
+        )
 
 
 def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
     row.quantities["file_bytes"] = records.Quantity(value=files.size_bytes(model), unit="B", how="measured")
     if found.get("parameters") is not None:
         row.quantities["parameters"] = records.Quantity(value=found["parameters"])
+    if "compile_s" in found:
+        row.quantities["compile_s"] = records.Quantity(
+            value=significant(found["compile_s"]), unit="s", how="measured",
+            method="first call less the second, alone in a fresh process; the compiler's disk cache may have helped",
+        )  # fmt: skip
     for key, unit, method in (
         ("peak_memory_bytes", "B", "weights, inputs and activations of one call, alone in a fresh process"),
         ("energy_j", "J", "counter of the whole device, per sample, at full load"),
@@ -229,11 +236,7 @@ def _put_timing(row: records.Row, campaign: Campaign, index: int) -> None:
             put_unknown(row, key, "s", f"{count} calls are too few for it; give more --time-budget")
         else:
             put(row, key, estimate, "s")
-    first = latency.over_trials(campaign.first_calls(index), "first call")
-    put(row, "first_call_s", first, "s")
-    if campaign.job.compile and campaign.clock != "cpu":
-        compiling = Estimate(first.value - median.value, None, first.confidence, "first call less a later one")
-        put(row, "compile_s", compiling, "s")
+    put(row, "first_call_s", latency.over_trials(campaign.first_calls(index), "first call"), "s")
     if campaign.clock == "cpu":
         put_unknown(row, "latency_s", "s", "timed with --clock cpu")
         put_unknown(row, "throughput_per_s", "1/s", "timed with --clock cpu")
@@ -258,7 +261,7 @@ def _report(run: StepRun, campaign: Campaign, comparisons: list[Comparison], noi
                 )
     run.details["measured"] = {
         "pairs": [c.as_dict() for c in comparisons],
-        "partial": campaign.interrupted,
+        "partial": campaign.ended is not None,
         "machine": noise,
         "trials": [
             {

@@ -28,9 +28,9 @@ ENERGY_S = 2.0
 def examine(job: Job) -> dict[str, Any]:
     """Load the job's only subject and call it at batch size ``more["batch"]``.
 
-    Returns parameters, output_shape, nonfinite (how many outputs are NaN or infinite), peak_memory_bytes (or
-    peak_memory_reason), grows_bytes_per_call, energy_j per sample (or energy_reason), and with samples of a data set:
-    metric, quantity (of a record) and outcomes (per sample, see `Evaluation`).
+    Returns parameters, output_shape, nonfinite (how many outputs are NaN or infinite), compile_s if the job compiles,
+    peak_memory_bytes (or peak_memory_reason), grows_bytes_per_call, energy_j per sample (or energy_reason), and with
+    samples of a data set: metric, quantity (of a record) and outcomes (per sample, see `Evaluation`).
     """
     device = prepare(job)
     subject = job.subjects[0]
@@ -43,8 +43,13 @@ def examine(job: Job) -> dict[str, Any]:
     with blaming(subject.label, f"a call with batch size {batch}"):
         module = compiling.compiled(model.module) if job.compile else model.module
         call = caller(module, example_inputs(model, job, batch))
-        memory.settle()
-        result |= _peak(call, device, before)
+        if job.compile:
+            result["compile_s"] = _compile_s(call, device)
+        if job.compile and device.type == "cpu":
+            result["peak_memory_reason"] = "the compiler in the same process needs more than the model"
+        else:
+            memory.settle()
+            result |= _peak(call, device, before)
         result |= _output(call())
         result |= _energy(call, device, batch)
     return result | _quality(model.module, job, device)
@@ -65,6 +70,16 @@ def _parameters(module: nn.Module) -> int | None:
     if any(name.endswith("_packed") for name, _ in (*module.named_parameters(), *module.named_buffers())):
         return None
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _compile_s(call: Callable[[], Any], device: torch.device) -> float:
+    """What the first call takes longer than the second."""
+    stamps = [time.perf_counter()]
+    for _ in range(2):
+        call()
+        devices.synchronize(device)
+        stamps.append(time.perf_counter())
+    return (stamps[1] - stamps[0]) - (stamps[2] - stamps[1])
 
 
 def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def try_pair(
         "seed": seed,
         "seconds": round(time.monotonic() - began, 1),
         "lost_trials": len(campaign.failures),
-        "interrupted": campaign.interrupted,
+        "interrupted": campaign.ended is not None,
         "same_model": same_model.as_dict(),
         "five_percent": five_percent.as_dict(),
     }

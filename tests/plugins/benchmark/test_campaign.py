@@ -87,6 +87,20 @@ def test_a_model_that_cannot_run_ends_the_campaign(plays, fatal, tries):
     assert len(asked) == tries
 
 
+def test_a_device_that_vanishes_ends_the_campaign_and_keeps_what_was_measured(plays):
+    def vanishes(n):
+        if n > 3:
+            raise JobFailed("a call failed with RuntimeError: no device", "b", fatal=True)
+        return result(1.0, 1.0)
+
+    asked = plays(vanishes)
+    c = Campaign(JOB, [1], budget_s=60)
+    c.run()
+    assert len(c.trials) == 3
+    assert len(asked) == 3 + campaign.MAX_FAILURES
+    assert c.ended == "3 trials in a row were lost"
+
+
 def test_ctrl_c_keeps_what_was_measured(plays):
     def interrupted(n):
         if n == 4:
@@ -96,7 +110,7 @@ def test_ctrl_c_keeps_what_was_measured(plays):
     plays(interrupted)
     c = Campaign(JOB, [1], budget_s=60)
     c.run()
-    assert c.interrupted
+    assert c.ended == campaign.INTERRUPTION
     assert len(c.trials) == 3
     assert c.comparisons(1)[0].verdict == "unresolved"
 
