@@ -115,3 +115,11 @@ def test_what_does_not_fit_is_named(change, message: str, tmp_path: Path) -> Non
     change(state)
     with pytest.raises(FileProblem, match=message):
         load_into(nn.Linear(6, 5), save(tmp_path / "m.pt", state))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_take_the_type_of_the_module_not_of_the_file(bits: int, tmp_path: Path) -> None:
+    state = compress(nn.Linear(6, 5).bfloat16(), bits)
+    module = load_into(nn.Linear(6, 5), save(tmp_path / "m.pt", state))
+    assert module.weight.dtype == torch.float32
+    assert module(torch.randn(2, 6)).dtype == torch.float32

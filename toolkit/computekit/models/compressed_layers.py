@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import compressed
@@ -28,6 +29,10 @@ def compress_parameter(
     """
     from torch import nn
 
+    owner, attribute = places[0]
+    weight = replace(
+        weight, scale=weight.scale.to(getattr(owner, attribute).dtype)
+    )  # the module's type, not the file's
     (_, values), *others = weight.store("")
     shared = nn.Parameter(values, requires_grad=False)
     for owner, attribute in places:
