@@ -1,4 +1,4 @@
-"""Types of plugins: ``mypy --strict`` catches a wrong hook, and accepts every template of ``plugins new``."""
+"""Types of plugins: ``mypy --strict`` catches a wrong hook, and accepts templates and examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = ROOT / "tests" / "typing"
 @pytest.mark.slow
 def test_a_type_checker_catches_wrong_hooks_and_accepts_right_ones(tmp_path: Path) -> None:
     """One run for all, with the repository's own cache: most of the time goes into torch's types."""
-    modules = []
+    modules = [str(path) for path in sorted((ROOT / "examples").glob("*/src/*/__init__.py"))]
     for kind in KINDS:
         for path, text in render(kind, kind).items():
             if path.startswith("src/") and path.endswith(".py"):
