@@ -1,14 +1,14 @@
 # The whole pipeline as rules, for any Snakefile that has a config; PLAN.targets is what it makes. plan.py decides what
 # runs, and these files only carry it out.
 import os
+import shlex
 import sys
 
 from computekit_workflows import plan, registry
 
 # Jobs find the computekit of the Python that runs Snakemake, whether or not its environment is active.
-shell.prefix(
-    f"set -euo pipefail; export PATH={os.path.dirname(sys.executable)}:$PATH; "
-)
+BIN = shlex.quote(os.path.dirname(sys.executable))
+shell.prefix(f"set -euo pipefail; export PATH={BIN}:$PATH; ")
 
 registry.allow(config.get("plugins"))
 
