@@ -21,6 +21,9 @@ REHEARSAL_BYTES = 1 << 30
 """Up to this size a model is loaded and called once before the count begins, so that library pages are not counted."""
 
 LEAK_CALLS = 20
+LEAK_S = 2.0
+"""Leaks are looked for in up to so many calls, for about this long; not in models that take longer for one."""
+
 ENERGY_S = 2.0
 """NVML and RAPL counters move every 1 to 100 ms, so shorter spans would be mostly rounding."""
 
@@ -95,15 +98,21 @@ def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[st
     if not memory.can_reset_peak() or device.type != "cpu":
         return {"peak_memory_reason": f"this system keeps no resettable peak for {device.type}"}
     memory.reset_peak()
+    began = time.perf_counter()
     call()
+    calls = min(LEAK_CALLS, int(LEAK_S / (time.perf_counter() - began)))
     peak = memory.peak_bytes() - before
+    return {"peak_memory_bytes": peak} | ({"grows_bytes_per_call": _growth(call, calls)} if calls else {})
+
+
+def _growth(call: Callable[[], Any], calls: int) -> float:
+    """Bytes by which the process grows with each call, seen twice over ``calls`` calls so that a jump is no leak."""
     held = [memory.resident_bytes()]
     for _ in range(2):
-        for _ in range(LEAK_CALLS):
+        for _ in range(calls):
             call()
         held.append(memory.resident_bytes())
-    growth = min(held[1] - held[0], held[2] - held[1]) / LEAK_CALLS
-    return {"peak_memory_bytes": peak, "grows_bytes_per_call": max(0.0, growth)}
+    return max(0.0, min(held[1] - held[0], held[2] - held[1]) / calls)
 
 
 def _output(output: Any) -> dict[str, Any]:
