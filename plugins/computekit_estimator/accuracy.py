@@ -33,14 +33,16 @@ class Accuracy:
         }
 
 
-def measure() -> dict[str, dict[str, float]]:
-    """Quantiles by class of quantity, over every published run that can be predicted. Rates are turned into times."""
+def measure() -> dict[str, Any]:
+    """Quantiles by class of quantity over every published run that can be predicted, rates turned into times; and the
+    devices of those runs."""
     import numpy as np
 
     from . import runs
     from .validate import CLASSES, compare
 
     found: dict[str, list[float]] = {name: [] for name in CLASSES if name != "counts"}
+    devices = set()
     for run in runs.load():
         row = compare(run)
         for name, kinds in CLASSES.items():
@@ -48,7 +50,8 @@ def measure() -> dict[str, dict[str, float]]:
                 ratio = 1 / (1 + row.error)
                 is_time = run.kind in ("iter_time_s", "train_days", "train_gpu_hours") or name != "training time"
                 found[name].append(ratio if is_time else 1 / ratio)
-    return {
+                devices.add(runs.gpu_of(run).name)
+    classes = {
         name: {
             "rows": len(ratios),
             "low": round(float(np.quantile(ratios, 0.05)), 3),
@@ -56,13 +59,27 @@ def measure() -> dict[str, dict[str, float]]:
         }
         for name, ratios in found.items()
     }
+    return {"classes": classes, "devices": sorted(devices)}
 
 
 @functools.cache
+def _shipped() -> dict[str, Any]:
+    text = (resources.files(__package__) / "data" / "accuracy.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
 def of(name: str) -> Accuracy:
     """The accuracy of a class of `validate.CLASSES`."""
-    text = (resources.files(__package__) / "data" / "accuracy.json").read_text(encoding="utf-8")
-    return Accuracy(**json.loads(text)[name])
+    return Accuracy(**_shipped()["classes"][name])
+
+
+def caveat(device: str) -> str | None:
+    """What to say of an estimate for a device that no published run is of; None where there are some."""
+    if device in _shipped()["devices"]:
+        return None
+    return (
+        f"no published run is of {device}: the interval is that of other devices ({', '.join(_shipped()['devices'])})"
+    )
 
 
 if __name__ == "__main__":

@@ -173,6 +173,12 @@ def count(
     _put_counted(run, put, subject)
 
 
+def tell(run: StepRun, text: str) -> None:
+    """A note in the record that the person at the terminal sees too."""
+    run.note(text)
+    run.say(text)
+
+
 class Putter:
     """Fills one row of a record."""
 
@@ -236,7 +242,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
     for gap in cost.unknown:
-        run.note(f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
+        tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
     run.details["by_module"] = {
         name or "(all)": {"forward_flops": c.forward, "backward_flops": c.backward,
                           "activation_bytes": c.activation_bytes, "moved_bytes": c.moved_bytes}

@@ -9,7 +9,7 @@ import click
 
 from computekit import ComputekitError, Row, StepRun, options
 
-from .count import Finite, Putter, dimensions, subject_of
+from .count import Finite, Putter, dimensions, subject_of, tell
 from .errors import CannotPredict, ImpossibleLayout
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def _one_device(
         _put(Putter(row), model, choice, cost(choice) / cost(choices[0]), tie)
     tried, fitting = sum(found.tried for found in plans), sum(found.fitting for found in plans)
     run.details["layouts"] = {"tried": tried, "fitting": fitting}
+    if unknown := accuracy.caveat(gpu.name):
+        tell(run, unknown)
     run.note(f"times within a factor of {tie:.2f} lie within each other's error bars")
     table = _table(choices, [cost(choice) / cost(choices[0]) for choice in choices], tie)
     run.show(f"{table}\n{tried:,} layouts tried, {fitting:,} fit in memory")

@@ -9,7 +9,7 @@ import click
 
 from computekit import StepRun, options
 
-from .count import Putter, dimensions, subject_of
+from .count import Putter, dimensions, subject_of, tell
 from .errors import CannotPredict
 from .parallel import device, find_device, require_gpu
 
@@ -93,6 +93,8 @@ def _put(
     put("kv_cache_bytes", float(serve.cache_bytes(model, serving, context)), "B", f"on each device, {context} tokens")
     put("peak_memory_bytes", memory, "B", "on each device: weights, cache, activations of the prompt, context")
     put("memory_fits", "yes" if memory <= gpu.memory_bytes else "no", "", f"of {gpu.memory_bytes / 1e9:.0f} GB")
+    if unknown := accuracy.caveat(gpu.name):
+        tell(run, unknown)
     rows = _over_batch(model, serving, gpu, prompt, new_tokens)
     run.details["over_batch"] = rows
     run.show(_batch_table(rows))

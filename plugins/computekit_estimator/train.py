@@ -12,7 +12,7 @@ from computekit import StepRun, options
 from .calibrate import calibration as calibration_option
 from .calibrate import load
 from .constants import CONSTANTS, Constants
-from .count import Finite, Putter, Shape, counted, dimensions, subject_of
+from .count import Finite, Putter, Shape, counted, dimensions, subject_of, tell
 from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
@@ -117,13 +117,15 @@ def _transformer(
     put("peak_memory_bytes", total, "B", **accuracy.of("training memory").about(total))
     put("memory_fits", "yes" if total <= gpu.memory_bytes else "no", "", f"of {gpu.memory_bytes / 1e9:.0f} GB")
     if total > gpu.memory_bytes:
-        run.note(f"does not fit: {total / 1e9:.1f} GB needed, {gpu.name} has {gpu.memory_bytes / 1e9:.0f} GB; "
+        tell(run, f"does not fit: {total / 1e9:.1f} GB needed, {gpu.name} has {gpu.memory_bytes / 1e9:.0f} GB; "
                  "shard more, recompute, or take a smaller microbatch")  # fmt: skip
     if samples is not None:
         steps = samples / layout.global_batch
         put("training_time_s", seconds * steps, "s", **about(seconds * steps))
         _whole(put, gpu, seconds * steps, int(layout.num_gpus), 3.0 * forward * steps)
     run.note(memory.NOT_MODELLED)
+    if unknown := accuracy.caveat(gpu.name):
+        tell(run, unknown)
     run.details["parts"] = {
         "step time, s": {name.replace("_", " "): float(value) for name, value in vars(step).items()},
         "memory of a rank, GB": {name: float(value) / 1e9 for name, value in vars(parts).items()},
@@ -162,7 +164,7 @@ def _with_data(run: StepRun, put: Putter, compute_s: float, data_s: float) -> fl
     if data_s:
         put("data_time_s", data_s, "s", "reading one step's samples, overlapped with the step")
         if data_s > compute_s:
-            run.note(f"data-bound: reading takes {data_s:.3g} s, computing {compute_s:.3g} s a step")
+            tell(run, f"data-bound: reading takes {data_s:.3g} s, computing {compute_s:.3g} s a step")
     return max(compute_s, data_s)
 
 

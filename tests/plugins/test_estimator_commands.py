@@ -58,6 +58,13 @@ def test_a_model_that_is_no_transformer_gets_a_roofline():
     assert "interval" not in values["step_time_s"]
 
 
+def test_a_device_without_published_runs_is_marked():
+    known = record("infer", *SMALL, "--device-name", "H100-SXM5-80GB")
+    unknown = record("infer", *SMALL, "--device-name", "MI300X")
+    assert not any("no published run" in note for note in known.get("notes", []))
+    assert any("no published run is of MI300X" in note for note in unknown["notes"])
+
+
 def test_infer_lists_throughput_over_batch():
     found = record("infer", *SMALL, "--device-name", "A100-SXM4-80GB", "--batch", 4)
     rates = [row["tokens_per_s"] for row in found["details"]["over_batch"]]
