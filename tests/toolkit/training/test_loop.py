@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -147,6 +148,31 @@ def test_a_loss_that_is_no_number_says_what_to_try() -> None:
 def test_a_module_that_does_not_fit_the_data_fails_before_training(module: nn.Module, message: str) -> None:
     with pytest.raises(ComputekitError, match=message):
         training.fit(module, _data(), FAST, device=CPU, seed=0)
+
+
+class _Changing(nn.Module):
+    """Behaves in the first forward passes, as models do that were only tried once."""
+
+    def __init__(self, then: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.then, self.calls = nn.Linear(4, 2), then, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        logits: Tensor = self.layer(x)
+        return self.then(logits) if self.calls > 5 else logits
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        (lambda y: y[:-1], r"model returned \(15, 2\) where logits of shape \(16, classes\) belong"),
+        (lambda y: y.detach(), "failed in a training step: element 0 of tensors does not require grad"),
+    ],
+)
+def test_a_module_that_changes_its_mind_is_one_line(then: Callable[[Tensor], Tensor], message: str) -> None:
+    with pytest.raises(ComputekitError, match=message):
+        training.fit(_Changing(then), _data(), FAST, device=CPU, seed=0)
 
 
 def test_ctrl_c_comes_through() -> None:

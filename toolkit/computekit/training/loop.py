@@ -303,7 +303,7 @@ class _Training:
 
     def _loss_of_all(self) -> float:
         """The summed loss of the epoch over all ranks; from here on the first rank keeps it."""
-        total = float(self.ranks.sum(torch.tensor(self.at.loss, dtype=torch.float64, device=self.device)))
+        total = self.ranks.sum(self.at.loss, self.device)
         self.at.loss = total if self.ranks.first else 0.0
         return total
 

@@ -103,11 +103,13 @@ class Ranks:
         self._gradients_ready = self._gradients_exchanged = 0.0
         return waited
 
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum of ``value`` over all ranks."""
-        if self.world > 1:
-            dist.all_reduce(value)
-        return value
+    def sum(self, value: float, device: torch.device) -> float:
+        """The sum of ``value`` over all ranks, which meet on ``device``."""
+        if self.world == 1:
+            return value
+        total = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return float(total)
 
     def weights(self, wrapped: nn.Module, module: nn.Module) -> dict[str, Tensor]:
         """A copy of all weights by the names of ``module``; of a sharded model on the first rank only."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..devices import is_out_of_memory
 from ..errors import ComputekitError
-from ..evaluation import forward
+from ..evaluation import check_logits, forward
 from .clock import Clock
 from .memory import OutOfMemory, held_bytes
 from .parallel import Ranks
@@ -88,6 +88,9 @@ class Step:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 line = next(line for line in str(error).splitlines() if line.strip())
                 raise ComputekitError(f"torch.compile failed on {self.name}: {line}; leave out --compile") from error
+            if isinstance(error, RuntimeError):  # of the model's own code, or of its backward pass
+                line = next(iter(str(error).splitlines()), type(error).__name__)
+                raise ComputekitError(f"{self.name} failed in a training step: {line}") from error
             raise
         return total
 
@@ -99,7 +102,10 @@ class Step:
             self.clock.part("forward"),
             torch.autocast(self.device.type, self.autocast_to, enabled=self.autocast_to is not None),
         ):
-            value = self.loss(forward(self.called, inputs, self.name), inputs, targets)
+            logits = forward(self.called, inputs, self.name)
+            if logits.shape[:-1] != targets.shape:
+                check_logits(logits, targets, self.name)
+            value = self.loss(logits, inputs, targets)
         with self.clock.part("backward"):
             torch.autograd.backward(self.scaler.scale(value * weight))
         waited = self.ranks.waited_s()
