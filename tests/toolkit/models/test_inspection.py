@@ -90,3 +90,17 @@ def test_what_is_no_model_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_text("hello")
     result = CliRunner().invoke(cli.main, ["inspect", str(tmp_path / "a.pt")])
     assert result.exit_code == 1 and len(result.output.splitlines()) == 1
+
+
+def test_the_parameters_of_a_compressed_file_are_those_of_the_model(tmp_path: Path) -> None:
+    state = {"fc.weight": torch.ones(4, 8).char(), "fc.weight_scale": torch.ones(4, 1), "fc.bias": torch.ones(4)}
+    torch.save(state, tmp_path / "a.pt")
+    assert report(tmp_path / "a.pt")["parameters"] == 36
+
+
+@pytest.mark.parametrize("shape", [[2**40, 8], [-4, 8], []])
+def test_a_packed_weight_that_cannot_have_its_shape(shape: list[int], tmp_path: Path) -> None:
+    packed = {"w_packed": torch.ones(4, 1, dtype=torch.int32), "w_scale": torch.ones(4, 1)}
+    torch.save({**packed, "w_shape": torch.tensor(shape, dtype=torch.int64)}, tmp_path / "a.pt")
+    result = CliRunner().invoke(cli.main, ["inspect", str(tmp_path / "a.pt")])
+    assert result.exit_code == 1 and "does not fit its 32 packed values" in result.output

@@ -54,6 +54,7 @@ def convert(
     from .. import files
     from ..models import open_model
     from ..models.conversion import DTYPES, Conversion, convert, kind_of
+    from ..models.float_view import FloatView
     from ..models.huggingface import read_config
     from ..models.roles import count_parameters
 
@@ -74,4 +75,4 @@ def convert(
         convert(source, temporary, kind, how)
         size = files.size_bytes(temporary)
     run.put("file_bytes", size, "B")
-    run.put("parameters", count_parameters(open_model(wanted)), "1", method="values in the file's weights")
+    run.put("parameters", count_parameters(FloatView(open_model(wanted))), "1", method="values in the file's weights")

@@ -98,7 +98,15 @@ def find(tensors: Mapping[str, _Described]) -> dict[str, int]:
         name = scale_name.removesuffix("_scale")
         if name in tensors and tensors[name].dtype == torch.int8 and tensors[name].shape[:1] == scale.shape[:1]:
             found[name] = 8
-        elif f"{name}_packed" in tensors and f"{name}_shape" in tensors:
+            continue
+        packed, shape = tensors.get(f"{name}_packed"), tensors.get(f"{name}_shape")
+        if packed is None or shape is None:
+            continue
+        if (
+            packed.dtype == torch.int32
+            and shape.dtype == torch.int64
+            and len(packed.shape) == 2 == len(shape.shape) + 1
+        ):
             found[name] = 4
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..errors import FileProblem
 from . import compressed
 from .base import ModelFile, TensorInfo
 from .compressed import QuantizedWeight
@@ -47,5 +48,9 @@ class FloatView(ModelFile):
         shape = info.shape
         if self.weights[name] == 4:
             shape = tuple(self.source.load(f"{name}_shape").tolist())
+            room = 8 * self.source.tensors[f"{name}_packed"].numel
+            if not shape or min(shape) < 0 or math.prod(shape) > room:
+                problem = f"weight {name!r} of shape {list(shape)} does not fit its {room} packed values"
+                raise FileProblem(self.path, problem, "the file is damaged")
         dtype = self.source.tensors[f"{name}_scale"].dtype
         return TensorInfo(name, shape, dtype, math.prod(shape) * dtype.itemsize, info.storage)

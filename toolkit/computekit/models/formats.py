@@ -109,4 +109,6 @@ def _writer(source: ModelFile, target: Path) -> Writer:
     for kind in host.current().model_formats:
         if kind.name == source.format and kind.write is not None:
             return kind.write(source, target)
-    raise FileProblem(source.path, f"is {source.format}, which can be read but not written", "convert it first")
+    raise FileProblem(
+        source.path, f"is {source.format}, which can be read but not written", "computekit convert it first"
+    )

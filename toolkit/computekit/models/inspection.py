@@ -14,6 +14,7 @@ from .. import files
 from . import checkpoint, families, layout, pickles, raw, roles
 from .base import ModelFile, TensorInfo
 from .checkpoint import Storage
+from .float_view import FloatView
 from .formats import open_model
 from .huggingface import Folder
 from .torch_files import KEY, TorchFile
@@ -40,7 +41,7 @@ def inspect(path: Path, values: bool = True, progress: Callable[[int], object] =
         "format": source.format,
         "file_bytes": files.size_bytes(path),
         "models": list(source.parts),
-        "parameters": roles.count_parameters(source),
+        "parameters": roles.count_parameters(FloatView(source)),
         "dtypes": _dtypes(tensors),
         "tied": _tied(tensors),
         "other_content": other_content(source) if isinstance(source, TorchFile) else [],
