@@ -113,7 +113,7 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
     try:
         gpu = from_catalog(find_hardware(bare))
     except ComputekitError:
-        row = _loose(bare, hardware()) if published else None
+        row = _loose(bare, hardware()) or _loose(about.rstrip(")"), hardware()) if published else None
         if row is None:
             raise
         gpu = from_catalog(row)
@@ -139,13 +139,13 @@ def _placed(gpu: Gpu, node_gpus: int | None, network_rate: float | None) -> Gpu:
 
 def _loose(name: str, rows: list[Hardware]) -> Hardware | None:
     """The row whose parts match those of ``name`` best: the same family first, then form factor, then memory."""
-    parts = [part.upper() for part in re.split(r"[-_ ]+", name) if part]
+    parts = [part.upper() for part in re.split(r"[-_ ,/]+", name) if part]
     if not parts:
         return None
 
     def score(row: Hardware) -> tuple[int, float]:
         own = [part.upper() for part in re.split(r"[-_ ]+", row.name)]
-        if parts[0] not in own:
+        if own[0] not in parts:  # the family, wherever it stands: "DGX-2H V100-32GB"
             return (0, 0.0)
         hits = sum(any(o.startswith(p) or p.startswith(o) for o in own) for p in parts)
         form = any(p.startswith("SXM") for p in parts) or not any(p.startswith(("PCI", "NVL")) for p in parts)
