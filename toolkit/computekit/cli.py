@@ -51,7 +51,7 @@ class RootGroup(click.Group):
         registry = host.current()
         if cmd_name in registry.commands:
             return loaded(registry.commands[cmd_name].command)
-        for failure in [*registry.failures, *registry.skipped]:
+        for failure in [*registry.skipped, *registry.failures]:
             if failure.name == cmd_name and not failure.loaded and not ctx.resilient_parsing:
                 raise PluginNotLoaded(cmd_name, failure.distribution, failure.version, failure.reason)
         return None
