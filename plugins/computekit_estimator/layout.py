@@ -26,7 +26,8 @@ class Layout:
     ``overlap`` hides gradient and weight communication behind computation; ``compiled`` fuses element-wise chains.
     ``rails`` lets a group with several ranks in a node use all their network adapters at once. ``blocking`` launches
     wait for the host after every kernel. ``tensor_overlap`` splits tensor-parallel collectives to hide them.
-    ``slots`` gives embedding and head one layer slot each where stages are cut.
+    ``slots`` gives embedding and head one layer slot each where stages are cut. ``gradient_bytes`` is the size of an
+    element of what is summed and reduced; ``dropout`` writes masks.
     """
 
     tp: Number = 1

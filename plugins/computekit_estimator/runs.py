@@ -1,6 +1,6 @@
 """Published runs: rows of a CSV turned into model, layout and device.
 
-Every rule here is about how the tables spell things, never about a particular family.
+Every rule here is about how tables spell things or which software a source names; none changes a rate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from computekit import FileProblem
 from . import hardware
 from .errors import CannotPredict
 from .hardware import Gpu
-from .layout import Layout, wants_slots
+from .layout import Layout, Recompute, Sharding, wants_slots
 from .transformer import Transformer
 
 COLUMNS = (
@@ -150,6 +150,10 @@ def gpu_of(run: Run) -> Gpu:
     return gpu
 
 
+_RECOMPUTE: dict[str, Recompute] = {
+    "": "none", "none": "none", "selective": "selective", "selective(op)": "operators", "operators": "operators",
+    "full": "full",
+}  # fmt: skip
 _DEEPSPEED = ("deepspeed", "2201.11990")
 """What marks a source as runs of the DeepSpeed engine; the number is "Using DeepSpeed and Megatron to Train ..."."""
 
@@ -158,8 +162,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     """The layout of a training row.
 
     What the columns do not hold follows from them. Attention wrote its score matrix in the Megatron and DeepSpeed
-    stacks before fused kernels: Ampere or older, no FSDP, activations recomputed. Those stacks also did not overlap
-    gradient communication, and dropped attention and residuals out.
+    stacks before fused kernels: Ampere or older, no FSDP, activations recomputed or fp16. Those stacks also did not
+    overlap gradient communication, and dropped attention and residuals out.
     """
     gpus = run.whole("num_gpus")
     if gpus > 1 and not any(run.text(name) for name in ("tp", "pp", "dp")):
@@ -171,11 +175,14 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     sharding, recompute, note = run.text("sharding"), run.text("recompute"), run.text("definition").lower()
     fsdp = "fsdp" in sharding or sharding.startswith("zero2")
     distributed_optimizer = "dist-opt" in sharding
-    modern = gpu.year >= 2022 or fsdp or distributed_optimizer or "flash" in note or recompute in ("", "none")
+    half = (run.text("precision") or "bf16").removeprefix("amp_")
+    plain = recompute in ("", "none") and half != "fp16"
+    modern = gpu.year >= 2022 or fsdp or distributed_optimizer or "flash" in note or plain
     about = f"{note} {run.text('source').lower()}"
     deepspeed = sharding.startswith("zero") or any(name in about for name in _DEEPSPEED)
-    half = (run.text("precision") or "bf16").removeprefix("amp_")
     fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or distributed_optimizer
+    if recompute not in _RECOMPUTE:
+        raise CannotPredict(f"recompute {recompute!r} is not modelled; known: {', '.join(filter(None, _RECOMPUTE))}")
     micro = run.number("microbatch")
     batch = run.whole("global_batch", dp * int(micro) if micro else None)
     if micro and pp > 1 and batch == dp * micro:
@@ -190,8 +197,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         microbatch=int(micro) if micro else 0,
         global_batch=batch,
         precision=half,
-        recompute="operators" if "(op)" in recompute else recompute or "none",  # type: ignore[arg-type]
-        sharding=_sharding(sharding),  # type: ignore[arg-type]
+        recompute=_RECOMPUTE[recompute],
+        sharding=_sharding(sharding),
         sequence_parallel=bool(run.whole("seq_parallel", 0, least=0)) or ("fsdp2" in sharding and tp > 1),
         fused_attention=modern,
         overlap=modern or sharding.startswith("zero3"),
@@ -205,8 +212,14 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     )
 
 
-def _sharding(text: str) -> str:
-    match = re.match(r"zero([123])", text)
-    if match:
-        return f"zero{match[1]}"
-    return "zero3" if "fsdp" in text else "none"
+def _sharding(text: str) -> Sharding:
+    """The stage of ZeRO that a cell such as ``zero3(fsdp)`` or ``fsdp2`` means."""
+    stages: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
+    for stage in stages:
+        if text.startswith(stage):
+            return stage
+    if "fsdp" in text:
+        return "zero3"
+    if text not in ("", "none"):
+        raise CannotPredict(f"sharding {text!r} is not modelled; known: none, {', '.join(stages)}, fsdp")
+    return "none"
