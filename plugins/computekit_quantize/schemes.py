@@ -72,5 +72,12 @@ def _round_to_nearest(weight: torch.Tensor, bits: int, group: int | None, name: 
     return compressed.quantize(weight, bits, group, name)
 
 
+def _least_squared_error(weight: torch.Tensor, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from . import mse
+
+    return mse.quantize(weight, bits, group, name)
+
+
 INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
 INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)
+INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32)
