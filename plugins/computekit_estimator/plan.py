@@ -16,7 +16,7 @@ from .layout import Layout, Recompute, Sharding, fills, wants_slots
 from .transformer import Transformer
 
 NUMBERS = ("tp", "pp", "cp", "ep", "dp", "vp", "microbatch", "global_batch")
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+RECOMPUTE: tuple[Recompute, ...] = ("none", "operators", "full")
 SHARDING: tuple[Sharding, ...] = ("none", "zero1", "zero3")
 
 
@@ -45,7 +45,8 @@ def search(
 ) -> Plan:  # fmt: skip
     """Try every layout of ``num_gpus`` devices that can run and keep the ``keep`` fastest that fit.
 
-    Attention is fused, communication overlapped, and sequence parallelism on wherever there is tensor parallelism.
+    Attention is fused (which leaves nothing to selective recomputation), communication overlapped, and sequence
+    parallelism on wherever there is tensor parallelism.
     Runners-up differ in tp, pp, cp, ep, recomputation or sharding.
     """
     found: list[Choice] = []
