@@ -17,7 +17,7 @@ ZOO = """
     import torch
     from torch import nn
 
-    def mlp(width=32):
+    def mlp(width=32) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
     class Odd(nn.Module):
