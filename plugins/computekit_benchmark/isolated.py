@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from computekit import devices, files
 from computekit.evaluation import evaluate
+from computekit.models.compressed_layers import count_parameters
 
 from . import compiling, energy, memory, samples
 from .jobs import Job
@@ -42,7 +43,7 @@ def examine(job: Job) -> dict[str, Any]:
     memory.settle()
     before = memory.resident_bytes() if memory.can_reset_peak() else 0
     model = load(subject, job)
-    result: dict[str, Any] = {"parameters": _parameters(model.module)}
+    result: dict[str, Any] = {"parameters": count_parameters(model.module)}
     with blaming(subject.label, f"a call with batch size {batch}"):
         module = compiling.compiled(model.module) if job.compile else model.module
         call = caller(module, example_inputs(model, job, batch))
@@ -66,13 +67,6 @@ def _rehearse(job: Job, batch: int) -> None:
     model = load(subject, job)
     with blaming(subject.label, f"a call with batch size {batch}"):
         caller(model.module, example_inputs(model, job, batch))()
-
-
-def _parameters(module: nn.Module) -> int | None:
-    """Number of weights; None for packed ones, of which a tensor holds several in each element."""
-    if any(name.endswith("_packed") for name, _ in (*module.named_parameters(), *module.named_buffers())):
-        return None
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _compile_s(call: Callable[[], Any], device: torch.device) -> float:

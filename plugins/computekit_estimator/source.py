@@ -52,11 +52,12 @@ def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, t
     """A model file; one without code and without ``arch`` still has parameters and bytes."""
     from computekit import files
     from computekit.models import open_model, roles
+    from computekit.models.float_view import FloatView
 
     subject = Subject(label=path.stem or path.name, sha256=files.sha256(path))
     file = open_model(path, trust_pickle=trust_pickle)
     distinct = {info.storage if info.storage is not None else name: info for name, info in file.tensors.items()}
-    subject.parameters = roles.count_parameters(file)
+    subject.parameters = roles.count_parameters(FloatView(file))
     subject.weight_bytes = sum(info.nbytes for info in distinct.values())
     if path.is_dir() and (path / "config.json").exists():
         _add_config(subject, path / "config.json", shape)
@@ -107,8 +108,10 @@ def from_dimensions(dims: Transformer) -> Subject:
 
 
 def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple[int, ...] | None) -> None:
+    from computekit.models.compressed_layers import count_parameters
+
     subject.module = module
-    subject.parameters = sum(p.numel() for p in module.parameters())
+    subject.parameters = count_parameters(module)
     if subject.weight_bytes is None:
         subject.weight_bytes = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
     if shape is not None:

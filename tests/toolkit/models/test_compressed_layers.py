@@ -11,6 +11,7 @@ from torch import nn
 
 from computekit import FileProblem
 from computekit.models import compressed, load_into
+from computekit.models.compressed_layers import count_parameters
 
 
 def compress(module: nn.Module, bits: int, group: int = 4) -> dict[str, torch.Tensor]:
@@ -123,3 +124,10 @@ def test_weights_take_the_type_of_the_module_not_of_the_file(bits: int, tmp_path
     module = load_into(nn.Linear(6, 5), save(tmp_path / "m.pt", state))
     assert module.weight.dtype == torch.float32
     assert module(torch.randn(2, 6)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_parameters_are_counted_as_the_weights_that_they_stand_for(bits: int, tmp_path: Path) -> None:
+    for build in (Tied, lambda: nn.LSTM(6, 5), lambda: nn.Linear(7, 3)):
+        module = load_into(build(), save(tmp_path / "m.pt", compress(build(), bits)))
+        assert count_parameters(module) == sum(p.numel() for p in build().parameters())

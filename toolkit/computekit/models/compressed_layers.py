@@ -8,6 +8,7 @@ stores weights, so saving the module and loading the file again is a round trip.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from .compressed import QuantizedWeight
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+_Entry = tuple[str, int, tuple[int, ...]]  # the attribute, the bits of its values, the weight's own shape
 
 
 def compress_parameter(
@@ -35,11 +39,12 @@ def compress_parameter(
     )  # the module's type, not the file's
     (_, values), *others = weight.store("")
     shared = nn.Parameter(values, requires_grad=False)
+    shape = tuple(weight.values.shape)
     for owner, attribute in places:
         base: Any = getattr(type(owner), "_uncompressed", type(owner))
-        before: tuple[tuple[str, int], ...] = getattr(type(owner), "_compressed", ())
+        before: tuple[_Entry, ...] = getattr(type(owner), "_compressed", ())
         in_integers = activations == "dynamic" and weight.bits == 8 and weight.scale.shape[1] == 1
-        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits)), in_integers)
+        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits, shape)), in_integers)
         main = compressed.parts(attribute, weight.bits)[0]
         if main != attribute:
             del owner._parameters[attribute]
@@ -50,15 +55,13 @@ def compress_parameter(
 
 
 @functools.cache
-def _compressed_class(
-    base: type[nn.Module], attributes: tuple[tuple[str, int], ...], in_integers: bool
-) -> type[nn.Module]:
-    """A subclass of ``base`` whose ``attributes`` (name, bits) are properties that dequantize."""
+def _compressed_class(base: type[nn.Module], attributes: tuple[_Entry, ...], in_integers: bool) -> type[nn.Module]:
+    """A subclass of ``base`` whose ``attributes`` are properties that dequantize."""
     from torch import nn
 
     members: dict[str, Any] = {"_uncompressed": base, "_compressed": attributes}
-    for attribute, bits in attributes:
-        members[attribute] = property(functools.partial(_read, attribute=attribute, bits=bits))
+    for attribute, bits, shape in attributes:
+        members[attribute] = property(functools.partial(_read, attribute=attribute, bits=bits, shape=shape))
     if issubclass(base, nn.RNNBase):
         members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
     if base.forward is nn.Embedding.forward:
@@ -75,13 +78,13 @@ def _stored(module: nn.Module, attribute: str, bits: int) -> list[torch.Tensor]:
     ]
 
 
-def _read(module: nn.Module, attribute: str, bits: int) -> torch.Tensor:
+def _read(module: nn.Module, attribute: str, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
     """The whole parameter in floating point."""
     if bits == 8:
         values, scale = _stored(module, attribute, bits)
     else:
-        packed, scale, shape = _stored(module, attribute, bits)
-        values = compressed.unpack(packed, tuple(shape.tolist()))
+        packed, scale, _ = _stored(module, attribute, bits)
+        values = compressed.unpack(packed, shape)
     return compressed.dequantize(values, scale)
 
 
@@ -124,3 +127,16 @@ def places(module: nn.Module) -> dict[str, tuple[tuple[nn.Module, str], ...]]:
             names[f"{path}.{attribute}" if path else attribute] = id(parameter)
             found.setdefault(id(parameter), []).append((owner, attribute))
     return {name: tuple(found[identity]) for name, identity in names.items()}
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Values in the weights of ``module``, tied ones once; compressed ones count as what they stand for."""
+    counts: dict[int, int] = {}
+    for owner in module.modules():
+        packed = {
+            compressed.parts(attribute, bits)[0]: math.prod(shape)
+            for attribute, bits, shape in getattr(type(owner), "_compressed", ())
+        }
+        for name, parameter in owner.named_parameters(recurse=False):
+            counts[id(parameter)] = packed.get(name, parameter.numel())
+    return sum(counts.values())
