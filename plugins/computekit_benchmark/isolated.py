@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 REHEARSAL_BYTES = 1 << 30
 """Up to this size a model is loaded and called once before the count begins, so that library pages are not counted."""
 
+LEAK_SPANS = 6
 LEAK_CALLS = 20
-LEAK_S = 2.0
-"""Leaks are looked for in up to so many calls, for about this long; not in models that take longer for one."""
+LEAK_S = 0.6
+"""Leaks are looked for in spans of up to so many calls, each about so long; not in models that take longer for one."""
 
 ENERGY_S = 2.0
 """NVML and RAPL counters move every 1 to 100 ms, so shorter spans would be mostly rounding."""
@@ -100,13 +102,16 @@ def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[st
 
 
 def _growth(call: Callable[[], Any], calls: int) -> float:
-    """Bytes by which the process grows with each call, seen twice over ``calls`` calls so that a jump is no leak."""
+    """Bytes by which the process grows with each call: the least growth of `LEAK_SPANS` spans of ``calls`` calls.
+
+    A leak grows in every span; an allocator that settles, or a cache that fills, grows in some.
+    """
     held = [memory.resident_bytes()]
-    for _ in range(2):
+    for _ in range(LEAK_SPANS):
         for _ in range(calls):
             call()
         held.append(memory.resident_bytes())
-    return max(0.0, min(held[1] - held[0], held[2] - held[1]) / calls)
+    return max(0.0, min(after - before for before, after in itertools.pairwise(held)) / calls)
 
 
 def _output(output: Any) -> dict[str, Any]:
