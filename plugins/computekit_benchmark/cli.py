@@ -13,27 +13,6 @@ import computekit
 from computekit import options
 from computekit.cli import DefaultGroup
 
-
-class Sizes(click.ParamType[tuple[int, ...]]):
-    """Whole numbers above zero, separated by commas: ``1,8,64``."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            sizes = tuple(int(part) for part in str(value).split(",") if part.strip())
-        except ValueError:
-            sizes = ()
-        if any(size < 1 for size in sizes) or (not sizes and str(value).strip()):
-            self.fail(f"{value!r} is not a list of whole numbers above zero, such as 1,8,64", param, ctx)
-        return sizes
-
-
-input_shape = click.option(
-    "--input-shape", type=Sizes(), help="Shape of one input sample, e.g. 3,224,224, when there is no --data."
-)
 clock = click.option(
     "--clock", type=click.Choice(["wall", "cpu", "device"]), default="wall", show_default=True,
     help="Wall clock, CPU time of all threads (for shared machines), or CUDA events.",
@@ -56,11 +35,11 @@ def benchmark() -> None:
 @options.arch()
 @options.data()
 @click.option("--name", "names", multiple=True, help="Label of a model in tables; once per model, in their order.")
-@input_shape
+@options.input_shape
 @options.batch_size(default=1)
 @click.option(
     "--throughput-batches",
-    type=Sizes(),
+    type=options.Sizes(),
     default="64",
     show_default=True,
     help="Further batch sizes; the highest rate of all is the throughput.",
@@ -196,7 +175,7 @@ def device(run: computekit.StepRun) -> None:
 @options.model
 @options.arch()
 @options.data()
-@input_shape
+@options.input_shape
 @click.option(
     "--scenario",
     type=click.Choice(["single-stream", "offline", "server"]),
@@ -294,7 +273,7 @@ def scenario(
 @click.option(
     "--prompt",
     "prompts",
-    type=Sizes(),
+    type=options.Sizes(),
     default="64",
     show_default=True,
     help="Lengths of the prompt in tokens; the row of the record is about the first.",

@@ -34,23 +34,6 @@ class Finite(click.FloatRange):
         return number
 
 
-class Shape(click.ParamType[tuple[int, ...]]):
-    """``1,3,224,224``: the shape of one input, batch first."""
-
-    name = "shape"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            shape = tuple(int(part) for part in value.replace("x", ",").split(","))
-        except ValueError:
-            shape = ()
-        if not shape or min(shape) < 1:
-            self.fail(f"{value!r} is not a shape such as 1,3,224,224", param, ctx)
-        return shape
-
-
 def dimensions(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options that describe a transformer by its dimensions."""
     positive = click.IntRange(min=1)
@@ -104,7 +87,7 @@ def given_dimensions(asked: dict[str, Any]) -> Transformer | None:
 
 def subject_of(
     model: Path | None, arch: str | None, arch_args: dict[str, Any] | None, asked: dict[str, Any],
-    shape: tuple[int, ...] | None = None, trust_pickle: bool = False,
+    input_shape: tuple[int, ...] | None = None, trust_pickle: bool = False,
 ) -> Subject:  # fmt: skip
     """What the command line asks about; a usage error unless it names exactly one model."""
     from computekit.models import ArchRef
@@ -112,6 +95,7 @@ def subject_of(
     from . import source
 
     dims = given_dimensions(asked)
+    shape = (1, *input_shape) if input_shape else None
     reference = ArchRef(arch, arch_args or {}) if arch else None
     ways = [name for name, given in (("MODEL", model), ("--config", asked["config"]), ("--layers", dims)) if given]
     if len(ways) > 1 or (reference and ways and ways != ["MODEL"]):
@@ -131,7 +115,7 @@ def subject_of(
 @click.argument("model", type=options.InputPath("model"), required=False)
 @options.arch()
 @dimensions
-@click.option("--input-shape", type=Shape(), help="Shape of one input, batch first, e.g. 1,3,224,224.")
+@options.input_shape
 @options.trust_pickle
 @options.step
 def count(

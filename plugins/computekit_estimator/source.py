@@ -119,7 +119,7 @@ def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple
     else:
         subject.inputs = _known_example(arch)
     if subject.inputs is None:
-        subject.why_no_flops = "nothing tells what goes into the model; say it with --input-shape 1,3,224,224"
+        subject.why_no_flops = "nothing tells what goes into the model; say it with --input-shape 3,224,224"
     elif hasattr(subject.inputs[0], "shape") and not subject.inputs[0].is_floating_point():
         subject.tokens = int(subject.inputs[0].shape[-1])
 

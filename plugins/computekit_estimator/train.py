@@ -12,7 +12,7 @@ from computekit import StepRun, options
 from .calibrate import calibration as calibration_option
 from .calibrate import load
 from .constants import CONSTANTS, Constants
-from .count import Finite, Putter, Shape, counted, dimensions, subject_of, tell
+from .count import Finite, Putter, counted, dimensions, subject_of, tell
 from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=options.InputPath("model"), required=False)
 @options.arch()
 @dimensions
-@click.option("--input-shape", type=Shape(), help="Shape of one input, batch first, e.g. 1,3,224,224.")
+@options.input_shape
 @options.trust_pickle
 @device
 @layout_options

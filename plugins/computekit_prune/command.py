@@ -11,7 +11,6 @@ import computekit
 from computekit import FileProblem, options, training
 
 from . import criteria
-from .parameters import SampleShape
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 )
 @options.data(help="Data set to fine-tune and evaluate on. Without it, nothing is fine-tuned.")
 @options.arch()
-@click.option("--input-shape", type=SampleShape(), help="Shape of one input sample, e.g. 3,224,224, without --data.")
+@options.input_shape
 @options.trust_pickle
 @training.recipe_options(lr=1e-3)
 @options.step

@@ -69,6 +69,24 @@ class HostNames(click.ParamType[str]):
         return [CompletionItem(item.name, help=item.summary) for item in offered if item.name.startswith(incomplete)]
 
 
+class Sizes(click.ParamType[tuple[int, ...]]):
+    """Whole numbers above zero: ``1,8,64`` or, as shapes are often written, ``3x224x224``."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        text = str(value).strip().replace("x", ",")
+        try:
+            sizes = tuple(int(part) for part in text.split(",")) if text else ()
+        except ValueError:
+            sizes = (0,)
+        if any(size < 1 for size in sizes):
+            self.fail(f"{value!r} is not a list of whole numbers above zero, such as 3,224,224", param, ctx)
+        return sizes
+
+
 class Number(click.ParamType[float]):
     """A finite number within bounds; unlike click.FloatRange it refuses NaN."""
 
@@ -184,6 +202,9 @@ threads: Decorator = click.option(
     help="CPU threads; the same number gives the same bytes.  [default: all cores]",
 )
 label: Decorator = click.option("--label", help="Name of the result in tables.  [default: from the file name]")
+input_shape: Decorator = click.option(
+    "--input-shape", type=Sizes(), help="Shape of one input sample, without the batch, e.g. 3,224,224."
+)
 trust_pickle: Decorator = click.option(
     "--trust-pickle", is_flag=True, help="Allow a pickle to run the code it names. Only for files that you trust."
 )
