@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.model
+@options.trust_pickle
 @options.step
-def dequantize(run: StepRun, model: Path) -> None:
+def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
     """Turn the compressed weights of a model file back into floats: the file of the same kind that any loader reads.
 
     Each weight is its integers times their scales, in the type that it had before it was quantized; what rounding took
@@ -35,7 +36,7 @@ def dequantize(run: StepRun, model: Path) -> None:
     from ..models import compressed, open_model, rewrite
     from ..models.float_view import FloatView
 
-    source = open_model(run.input(model))
+    source = open_model(run.input(model), trust_pickle=trust_pickle)
     floats = FloatView(source)
     if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")

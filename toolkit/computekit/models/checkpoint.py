@@ -44,7 +44,8 @@ _MAX_TENSOR_BYTES = 1 << 46
 
 _WITH_ATTRIBUTES = Global("torch._tensor", "_rebuild_from_type_v2")
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
-_NUMPY_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b", "u1": "B", "b1": "?"}
+_NUMPY_NUMBERS = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "i1": "b",
+                  "u8": "Q", "u4": "I", "u2": "H", "u1": "B", "b1": "?"}  # fmt: skip
 
 # What torch.load(weights_only=True) accepts, as far as state_dicts and checkpoints use it.
 _HARMLESS = {
@@ -149,6 +150,8 @@ def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
 
 def _reduce(function: Any, arguments: Any) -> Any:
     call = Call(function, arguments)
+    if function == Global("builtins", "bytes") and not arguments:
+        return b""  # protocol 2 has no other way to write it
     if isinstance(function, Global) and function.name == "scalar" and function.module in _NUMPY:
         return _numpy_scalar(call)
     if function == _WITH_ATTRIBUTES and len(arguments) == 4 and isinstance(arguments[2], tuple):
@@ -184,14 +187,20 @@ def tensor(storage: Storage, offset: Any, shape: Any, stride: Any, dtype: torch.
 def _numpy_scalar(call: Call) -> Any:
     """A numpy number as a plain one: many checkpoints keep their best accuracy so, and weights_only refuses it."""
     kind, content = call.arguments if len(call.arguments) == 2 else (None, None)
+    values = numpy_values(kind, content)
+    return call if values is None or len(values) != 1 else values[0]
+
+
+def numpy_values(kind: Any, content: Any) -> list[Any] | None:
+    """The numbers in the bytes ``content`` of numpy's dtype ``kind``; None if they are no plain numbers."""
     if isinstance(content, Call) and content.function == Global("_codecs", "encode"):
         content = str(content.arguments[0]).encode("latin-1", "replace")
     code = kind.arguments[0] if isinstance(kind, Call) and kind.function == Global("numpy", "dtype") else None
     form = _NUMPY_NUMBERS.get(code) if isinstance(code, str) else None
     swapped = isinstance(kind, Call) and kind.has_state and ">" in str(kind.state)
-    if form is None or not isinstance(content, bytes) or len(content) != struct.calcsize(form):
-        return call
-    return struct.unpack(f"{'>' if swapped else '<'}{form}", content)[0]
+    if form is None or not isinstance(content, bytes) or len(content) % struct.calcsize(f"<{form}"):
+        return None
+    return [value for (value,) in struct.iter_unpack(f"{'>' if swapped else '<'}{form}", content)]
 
 
 def _dtype(value: Any) -> torch.dtype:
@@ -244,6 +253,16 @@ def tensor_call(storage: Storage, shape: tuple[int, ...], dtype: torch.dtype, pa
     if parameter:
         call = Call(Global("torch._utils", "_rebuild_parameter"), (call, dtype.is_floating_point, Ordered()))
     return call
+
+
+def bare(lazy: LazyTensor) -> LazyTensor:
+    """The same tensor as an ordinary one, without a class, hooks and attributes of its own."""
+    plain = tensor_call(lazy.storage, lazy.shape, lazy.dtype, parameter=False)
+    plain.arguments = (lazy.storage, lazy.offset, lazy.shape, lazy.stride, *plain.arguments[4:])
+    if lazy.parameter:
+        arguments = (plain, lazy.dtype.is_floating_point, Ordered())
+        plain = Call(Global("torch._utils", "_rebuild_parameter"), arguments)
+    return replace(lazy, call=plain)
 
 
 def new_storage(key: str, dtype: torch.dtype, numel: int) -> Storage:

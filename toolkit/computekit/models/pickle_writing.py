@@ -165,4 +165,4 @@ def _as_call(value: Any) -> Call:
     if isinstance(value, bytearray):
         return Call(Global("builtins", "bytearray"), (bytes(value),))
     ordered = sorted(value, key=repr)  # a set has no order of its own, and the bytes must not depend on the hash seed
-    return Call(Global("builtins", type(value).__name__), (ordered,))
+    return Call(Global("builtins", "set"), (ordered,))  # weights_only knows no frozenset

@@ -12,7 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..errors import FileProblem
-from . import checkpoint, layout, pickled_modules, raw
+from . import checkpoint, layout, pickled_modules, plain_data, raw
 from .base import ModelFile, TensorInfo, Writer
 from .checkpoint import LazyTensor, Storage
 from .layout import Place
@@ -162,7 +162,9 @@ def checked(path: Path, kind: str, root: Any, extents: dict[str, Extent], trust_
     has_module = pickled_modules.holds_module(root)
     plain = pickled_modules.without_modules(root)
     file = TorchFile(path, kind, root=plain, extents=extents, imports=checkpoint.imports(root), has_module=has_module)
-    if file.unsafe and not trust_pickle:
+    if file.unsafe and trust_pickle:
+        return replace(file, root=plain_data.plain(plain))
+    if file.unsafe:
         what = "a pickled module" if has_module else "a pickle"
         shown = ", ".join(file.unsafe[:6]) + (f" and {len(file.unsafe) - 6} more" if len(file.unsafe) > 6 else "")
         raise FileProblem(
