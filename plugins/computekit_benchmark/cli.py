@@ -46,7 +46,7 @@ def benchmark() -> None:
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(min=0, max=1, min_open=True),
+    type=options.Number(above=0, at_most=1),
     default=0.02,
     show_default=True,
     help="Differences below this fraction count as the same.",
@@ -54,7 +54,7 @@ def benchmark() -> None:
 @clock
 @click.option(
     "--time-budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -123,7 +123,7 @@ def models(
 @options.device
 @click.option(
     "--time-budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0),
     default=240.0,
     show_default=True,
     metavar="SECONDS",
@@ -185,7 +185,7 @@ def device(run: computekit.StepRun) -> None:
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0),
     default=100.0,
     show_default=True,
     metavar="PER_SECOND",
@@ -200,7 +200,7 @@ def device(run: computekit.StepRun) -> None:
 )
 @click.option(
     "--max-delay",
-    type=click.FloatRange(min=0),
+    type=options.Number(at_least=0),
     default=0.002,
     show_default=True,
     metavar="SECONDS",
@@ -208,7 +208,7 @@ def device(run: computekit.StepRun) -> None:
 )
 @click.option(
     "--latency-bound",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0),
     default=0.05,
     show_default=True,
     metavar="SECONDS",
@@ -216,7 +216,7 @@ def device(run: computekit.StepRun) -> None:
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Number(above=0),
     default=4.0,
     show_default=True,
     metavar="SECONDS",

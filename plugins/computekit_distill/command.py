@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @options.arch("--student", required=True)
 @options.data(help="Data set to distil on.  [default: the one the teacher was trained on]")
 @click.option(
-    "--temperature", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
+    "--temperature", type=options.Number(above=0), default=4.0, show_default=True,
     help="Softens both distributions: softmax(logits / temperature).",
 )  # fmt: skip
 @click.option(
-    "--alpha", type=click.FloatRange(0, 1), default=0.9, show_default=True,
+    "--alpha", type=options.Number(at_least=0, at_most=1), default=0.9, show_default=True,
     help="Weight of the teacher's distribution; the rest is for the true labels.",
 )  # fmt: skip
 @click.option("--loss", type=options.HostNames("computekit_distillation_losses", "name"), default="kl",

@@ -96,7 +96,8 @@ def prune(
     chosen = criteria.find(criterion)
     target = run.output(model.with_name(f"{model.stem}-pruned.pt"))
     reference = models.ArchRef(arch, arch_args or {}) if arch else None
-    module, reference, metadata = computekit.load_module(run.input(model), reference, trust_pickle=trust_pickle)
+    module, reference, metadata = computekit.load_module(model, reference, trust_pickle=trust_pickle)
+    run.input(model)
     if metadata.get("compression"):
         raise FileProblem(model, "is quantized, and whole numbers cannot be fine-tuned", "prune first, then quantize")
     dataset = computekit.load_data(data) if data else None

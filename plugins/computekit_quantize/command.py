@@ -39,9 +39,9 @@ class NoGain(ComputekitError):
 
 @click.command()
 @options.model
-@click.option("--int8", "scheme", flag_value="int8", help="8-bit integers, one scale per output channel.")
-@click.option("--int4", "scheme", flag_value="int4", help="4-bit integers, a scale per group of values.")
-@click.option("--scheme", "scheme", type=options.HostNames("computekit_quantization_schemes", "name"),
+@click.option("--int8", is_flag=True, help="8-bit integers, one scale per output channel.")
+@click.option("--int4", is_flag=True, help="4-bit integers, a scale per group of values.")
+@click.option("--scheme", type=options.HostNames("computekit_quantization_schemes", "name"),
               help="A scheme by name; plugins add more.")  # fmt: skip
 @click.option(
     "--group-size", type=click.IntRange(min=1), help="Values that share a scale.  [default: int8 a row, int4 32]"
@@ -61,7 +61,7 @@ class NoGain(ComputekitError):
 @click.option("--sensitivity", is_flag=True, help="Measure what quantizing each weight alone costs. Needs --data.")
 @click.option(
     "--max-drop",
-    type=click.FloatRange(min=0),
+    type=options.Number(at_least=0),
     help="Most that may be lost on the validation split: points of accuracy, or percent of perplexity. The weights "
     "that cost most stay as they are; exit 3 if that is not enough. Needs --data.",
 )
@@ -72,6 +72,8 @@ class NoGain(ComputekitError):
 def quantize(
     run: computekit.StepRun,
     model: Path,
+    int8: bool,
+    int4: bool,
     scheme: str | None,
     group_size: int | None,
     activations: str,
@@ -100,8 +102,7 @@ def quantize(
       computekit quantize --int8 model.pt --data digits --exclude 'head.*' -o small.pt
       computekit quantize --int4 model.pt --data digits --max-drop 0.5 --sensitivity
     """
-    if scheme is None:
-        raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
+    scheme = _the_one(int8, int4, scheme)
     if data is None and (sensitivity or max_drop is not None):
         raise click.UsageError("--sensitivity and --max-drop need --data")
     from computekit import files
@@ -114,7 +115,8 @@ def quantize(
     if activations == "dynamic" and (how.bits != 8 or group is not None):
         raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
     request = plan.Request(how, group, activations, include, exclude)
-    source = _open(run.input(model), trust_pickle)
+    source = _open(model, trust_pickle)
+    run.input(model)
     decisions = plan.make(source, request)
     report = coverage.Coverage(decisions)
     if dry_run:
@@ -160,6 +162,16 @@ def quantize(
     run.note(missed)
     run.say(f"Gate missed: {missed}")
     return MISSED
+
+
+def _the_one(int8: bool, int4: bool, scheme: str | None) -> str:
+    """The scheme that the options name; click.UsageError for none and for several."""
+    named = {name for name, given in (("int8", int8), ("int4", int4), (scheme, scheme)) if given and name}
+    if not named:
+        raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(sorted(named))} are two schemes; choose one of --int8, --int4, --scheme")
+    return named.pop()
 
 
 def _open(model: Path, trust_pickle: bool) -> ModelFile:

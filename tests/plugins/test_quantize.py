@@ -253,3 +253,18 @@ def test_files_open_where_computekit_is_not_installed(file: Path) -> None:
     files = [str(file.with_name(f"net-int{bits}.pt")) for bits in (8, 4)]
     done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=True)
     assert [int(line) > 20 for line in done.stdout.split()] == [True, True]
+
+
+@pytest.mark.parametrize("words", [("--int8", "--int4"), ("--int8", "--scheme", "int4")])
+def test_two_schemes_are_wrong_usage(words: tuple[str, ...], file: Path) -> None:
+    result = invoke("quantize", *words, file)
+    assert result.exit_code == 2 and "two schemes" in result.output
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_folder_that_is_no_model_is_refused_before_it_is_hashed(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr("computekit.files.sha256", lambda path: pytest.fail("a folder may be a whole disk"))
+    for command in (["quantize", "--int8"], ["dequantize"], ["convert"], ["prune", "--input-shape", "3"]):
+        result = invoke(*command, tmp_path / "data")
+        assert result.exit_code == 1 and "is no model file" in result.output, result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,56 @@ def test_number_refuses_what_is_out_of_bounds_and_nan(text: str) -> None:
 @pytest.mark.parametrize(("text", "value"), [("2", 2.0), ("1e-9", 1e-9)])
 def test_number_takes_what_is_in_bounds(text: str, value: float) -> None:
     assert options.Number(above=0, at_most=2).convert(text, None, None) == value
+
+
+def test_number_shows_its_bounds_in_the_help() -> None:
+    @click.command()
+    @click.option("--share", type=options.Number(above=0, at_most=1), help="A share.")
+    def go(share: float) -> None:
+        pass
+
+    assert "0<x<=1" in CliRunner().invoke(go, ["--help"]).output
+
+
+def test_no_option_of_any_command_takes_nan() -> None:
+    from computekit.cli import main
+
+    def commands(command: click.Command, context: click.Context) -> list[click.Command]:
+        if not isinstance(command, click.Group):
+            return [command]
+        inner = [command.get_command(context, name) for name in command.list_commands(context)]
+        return [c for found in inner if found is not None for c in commands(found, click.Context(found))]
+
+    checked = 0
+    for command in commands(main, click.Context(main)):
+        for parameter in command.params:
+            if isinstance(parameter.type, (click.FloatRange, click.types.FloatParamType)):
+                checked += 1
+                for text in ("nan", "inf"):
+                    with pytest.raises(click.BadParameter):
+                        parameter.type.convert(text, parameter, None)
+    assert checked > 20
+
+
+def test_what_is_no_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    kind = options.InputPath("model")
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "link.pt").symlink_to("nowhere.pt")
+    (tmp_path / "loop.pt").symlink_to("loop.pt")
+    for path, message in (
+        (tmp_path / "pipe.pt", "is a device or a pipe"),
+        (Path("/dev/zero"), "is a device or a pipe"),
+        (tmp_path / "link.pt", r"is a link to nowhere\.pt, which is not there"),
+        (tmp_path / "loop.pt", "is a link to"),
+    ):
+        with pytest.raises(FileProblem, match=message):
+            kind.convert(str(path), None, None)
+    with pytest.raises(click.BadParameter, match="empty name"):
+        kind.convert("", None, None)
+    assert options.InputPath("record").convert(str(tmp_path / "pipe.pt"), None, None) == tmp_path / "pipe.pt"
+
+
+@pytest.mark.parametrize("name", ["nope", "cuda:", "cuda:x", "cpu:0", "", "CPU"])
+def test_what_cannot_be_a_device_is_wrong_usage(name: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not auto, cpu, cuda"):
+        options.DeviceName().convert(name, None, None)

@@ -76,6 +76,14 @@ def write_text(target: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def check_regular(path: Path, what: str) -> None:
+    """Refuse a link to nothing, and what can be read only once or never ends (FileProblem); folders may pass."""
+    if path.is_symlink() and not path.exists():
+        raise FileProblem(path, f"is a link to {path.readlink()}, which is not there", "mend the link")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise FileProblem(path, f"is a device or a pipe, not a {what}", "save it to a file first")
+
+
 def sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file, or of a folder's `members` with their relative paths."""
     path = Path(path)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,30 @@ class InputPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from .errors import FileProblem
+        from .files import check_regular
 
+        if not str(value):
+            self.fail(f"an empty name is no {self.holds} file", param, ctx)
         path = Path(value)
+        if self.holds == "model":  # records may come through a pipe: they are read once
+            check_regular(path, "model file")
         if not path.exists():
-            siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            siblings = [p.name for p in path.parent.iterdir() if p.exists()] if path.parent.is_dir() else []
             near = nearest(path.name, siblings)
             hint = f"did you mean {path.parent / near[0]}?" if near else "check the name and the folder"
             raise FileProblem(path, f"no such {self.holds} file", hint)
         return path
+
+
+class DeviceName(click.ParamType[str]):
+    """A name that a device can have; whether there is such a device shows when a step asks for it."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(value)):
+            self.fail(f"{value!r} is not auto, cpu, cuda, cuda:N or mps", param, ctx)
+        return str(value)
 
 
 class HostNames(click.ParamType[str]):
@@ -87,7 +104,7 @@ class Sizes(click.ParamType[tuple[int, ...]]):
         return sizes
 
 
-class Number(click.ParamType[float]):
+class Number(click.FloatRange):
     """A finite number within bounds; unlike click.FloatRange it refuses NaN."""
 
     name = "number"
@@ -100,6 +117,11 @@ class Number(click.ParamType[float]):
         at_most: float = math.inf,
     ) -> None:
         self.above, self.at_least, self.below, self.at_most = above, at_least, below, at_most
+        low, high = max(above, at_least), min(below, at_most)
+        super().__init__(
+            low if math.isfinite(low) else None, high if math.isfinite(high) else None, above >= at_least,
+            below <= at_most,
+        )  # fmt: skip
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
@@ -194,7 +216,12 @@ seed: Decorator = click.option(
     help="Seed of all random choices.",
 )
 device: Decorator = click.option(
-    "--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps."
+    "--device",
+    type=DeviceName(),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="auto, cpu, cuda, cuda:N or mps.",
 )
 threads: Decorator = click.option(
     "--threads",

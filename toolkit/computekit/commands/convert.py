@@ -69,7 +69,8 @@ def convert(
         part=part,
         config=read_config(config) if config else {},
     )
-    source = open_model(run.input(model), trust_pickle=trust_pickle)
+    source = open_model(model, trust_pickle=trust_pickle)
+    run.input(model)
     kind = kind_of(wanted, folder=bool(config) or source.format == "folder")
     with run.writing(wanted) as temporary:
         convert(source, temporary, kind, how)

@@ -36,7 +36,8 @@ def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
     from ..models import compressed, open_model, rewrite
     from ..models.float_view import FloatView
 
-    source = open_model(run.input(model), trust_pickle=trust_pickle)
+    source = open_model(model, trust_pickle=trust_pickle)
+    run.input(model)
     floats = FloatView(source)
     if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")

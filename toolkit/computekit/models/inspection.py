@@ -188,7 +188,8 @@ def _can(source: ModelFile, report: dict[str, Any]) -> list[str]:
     if source.arch is not None:
         can.append(f"computekit benchmark {path}{trust}: the file knows its architecture ({source.arch['name']})")
     elif source.format in ("torchscript", "pt2"):
-        can.append(f"computekit benchmark {path}: the file holds its own program")
+        needed = " --trust-pickle" if source.format == "pt2" else ""  # torch unpickles parts of it to run it
+        can.append(f"computekit benchmark {path}{needed}: the file holds its own program")
     else:
         can.append("running it needs its code: --arch package.module:callable")
     return can

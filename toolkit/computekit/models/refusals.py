@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..contracts import ModelFormat
 from ..errors import FileProblem
+from ..files import check_regular
 
 _MAGICS = (
     (b"PK\x05\x06", "it is an empty zip archive"),
@@ -30,12 +31,11 @@ _MODEL_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".gguf", ".on
 
 def check_readable(path: Path) -> None:
     """Refuse what is missing, empty, unreadable or no regular file (FileProblem)."""
+    check_regular(path, "model file")
     if not path.exists():
         raise FileProblem(path, "no such model file", "check the name and the folder")
     if path.is_dir():
         return
-    if not path.is_file():
-        raise FileProblem(path, "is a device or a pipe, not a file", "save it to a file first")
     if path.stat().st_size == 0:
         raise FileProblem(path, "is empty", "get the file again")
     with path.open("rb"):  # an unreadable file fails here, with the system's own reason

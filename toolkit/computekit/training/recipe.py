@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .. import options
+
 if TYPE_CHECKING:
     from ..datasets import Data
 
@@ -82,8 +84,8 @@ def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., 
     epochs = "" if base.epochs else "  [default: 15, 3 for text]"
     batch_size = "" if base.batch_size else "  [default: 64, 8 for text]"
     lr = "" if base.lr else f"  [default: {rates}]"
-    share = click.FloatRange(0, 1)
-    positive = click.FloatRange(0, min_open=True)
+    share = options.Number(at_least=0, at_most=1)
+    positive = options.Number(above=0)
     return [
         click.option("--epochs", type=click.IntRange(1), default=base.epochs, show_default=bool(base.epochs),
                      help=f"Passes over the training split.{epochs}"),
@@ -93,11 +95,11 @@ def _options(base: Recipe) -> list[Callable[[Callable[..., Any]], Callable[..., 
                      help=f"Peak learning rate.{lr}"),
         click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default=base.optimizer, show_default=True,
                      help="sgd has Nesterov momentum 0.9; lamb is for large batches."),
-        click.option("--weight-decay", type=click.FloatRange(0), default=base.weight_decay,
+        click.option("--weight-decay", type=options.Number(at_least=0), default=base.weight_decay,
                      help=f"Decay of weights; never of biases and norms.  [default: {decays}]"),
         click.option("--warmup", type=share, default=base.warmup, show_default=True,
                      help="Fraction of all steps in which the learning rate rises."),
-        click.option("--clip", type=click.FloatRange(0), default=base.clip, show_default=True,
+        click.option("--clip", type=options.Number(at_least=0), default=base.clip, show_default=True,
                      help="Largest gradient norm; 0 does not clip."),
         click.option("--precision", type=click.Choice(PRECISIONS), default=base.precision, show_default=True,
                      help="Type of the computation; the weights stay fp32."),
