@@ -265,7 +265,10 @@ def test_plugins_allow_shows_what_a_list_lets_in(install: Install, computekit: R
     assert (states["mine"], states["train"], states["computekit"]) == ("loaded", "not allowed", "loaded")
     missing = computekit("plugins", "--allow", "mine==2.0")
     assert missing.returncode == 1
-    assert missing.stderr == "Error: not all that is allowed is there: mine (it is allowed, but not installed)\n"
+    assert (
+        missing.stderr
+        == "Error: not all that is allowed is there: mine (version 2.0 is allowed, but 1.0 is installed)\n"
+    )
 
 
 def test_trace_prints_hook_calls(install: Install, computekit: Run) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import computekit
 from computekit import host
+from computekit.cli import main
 from computekit.commands.plugins import describe
 from computekit.errors import PluginDeprecation
 from computekit.host import Host
@@ -118,6 +122,78 @@ def test_a_hook_that_raises_costs_only_that_hook() -> None:
     [failure] = registry.failures
     assert failure.reason == "computekit_datasets failed: RuntimeError: boom"
     assert failure.loaded
+
+
+class Mute(click.Command):
+    def get_short_help_str(self, limit: int = 45) -> str:
+        raise RuntimeError("no help")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("bad", [Mute("bad"), click.Command("bad", help="\ud800"), click.Command("bad", help=3)])  # type: ignore[arg-type]
+def test_a_command_that_cannot_tell_its_help_hides_no_other(bad: click.Command) -> None:
+    registry = Host.of(("bad", plugin(commands=[computekit.Command(bad)])), strict=False)
+    with host.using(registry):
+        shown = CliRunner().invoke(main, ["--help"])
+    assert shown.exit_code == 0
+    assert "  table " in shown.output
+    assert "'bad' cannot tell its own help" in registry.failures[0].reason
+
+
+def test_an_error_that_cannot_tell_itself_is_named_by_its_type() -> None:
+    def explode() -> list[computekit.Step]:
+        raise Unspeakable
+
+    registry = Host.of(("bad", plugin(steps=explode, commands=[computekit.Command(command("fine"))])), strict=False)
+    assert "fine" in registry.commands
+    assert registry.failures[0].reason == "computekit_steps failed: Unspeakable"
+
+
+def test_what_a_hook_prints_stays_out_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty() -> list[computekit.Step]:
+        print("noise")
+        return []
+
+    _ = Host.of(("chatty", plugin(steps=chatty))).steps
+    assert capsys.readouterr() == ("", "noise\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [("import sys; sys.exit(0)", "it called sys.exit(0)"), ("import not_there", "No module named 'not_there'")],
+)
+@pytest.mark.parametrize("words", [["plugins", "--json"], ["doctor", "--json"]])
+def test_a_step_whose_module_fails_is_told_and_hides_nothing(
+    source: str, reason: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_step.py").write_text(f"print('noise')\n{source}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    lazy = computekit.LazyCommand("lazy", "failing_step:lazy", "Fails late.")
+    bad = computekit.Step("lazy", lazy, takes="model", gives="model")
+    with host.using(Host.of(("bad", plugin(steps=[bad])), ("good", plugin(steps=[step("good")])), strict=False)):
+        shown = CliRunner().invoke(main, words)
+        assert reason in CliRunner().invoke(main, ["lazy"]).stderr
+    assert shown.exit_code == 0
+    told = json.loads(shown.stdout)
+    assert reason in str(next(p for p in told["plugins"] if p["name"] == "bad"))
+    assert "lazy" not in [item["name"] for item in told.get("steps", [])]
+
+
+@pytest.mark.parametrize("hook", ["model_formats", "hardware", "prices", "columns"])
+@pytest.mark.parametrize("words", [["plugins"], ["doctor"]])
+def test_a_problem_of_any_hook_is_told(hook: str, words: list[str]) -> None:
+    with host.using(Host.of(("bad", plugin(**{hook: 7})), strict=False)):
+        assert "returned int, not a list of" in CliRunner().invoke(main, words).stdout
+
+
+def test_the_list_of_plugins_tells_what_each_brings() -> None:
+    with host.using(Host.of(("p", plugin(hardware=[], columns=[], steps=[step("ternary")])))):
+        shown = CliRunner().invoke(main, ["plugins"]).stdout
+    assert "ternary; columns, hardware" in shown
 
 
 def test_problems_are_noted_once_however_often_one_looks() -> None:

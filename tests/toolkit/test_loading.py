@@ -214,12 +214,17 @@ def test_an_allowed_plugin_that_is_missing_is_named(
     monkeypatch.setenv("COMPUTEKIT_ALLOW_PLUGINS", "computekit,computekit-good==1.0,gone,good==2.0")
     registry = Host.discover()
     assert "good" in registry.commands
-    assert failures(registry) == dict.fromkeys(("gone", "good"), "it is allowed, but not installed")
+    assert failures(registry) == {
+        "gone": "it is allowed, but not installed",
+        "good": "version 2.0 is allowed, but 1.0 is installed",
+    }
 
 
-def test_the_disable_list(install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["bad", "computekit-bad", "Computekit_Bad"])
+def test_the_disable_list(name: str, install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls plugins by the same names as the allow list."""
     install("bad", "import sys; sys.exit(1)")
-    monkeypatch.setenv("COMPUTEKIT_DISABLE_PLUGINS", "bad, train")
+    monkeypatch.setenv("COMPUTEKIT_DISABLE_PLUGINS", f"{name}, train")
     registry = Host.discover()
     assert registry.failures == []
     assert {s.name for s in registry.skipped} == {"bad", "train"}

@@ -88,12 +88,14 @@ class PluginNotLoaded(ComputekitError):
 class CommandNotLoaded(ComputekitError):
     """A command whose own module fails to import."""
 
-    def __init__(self, command: str, place: str, error: Exception) -> None:
+    def __init__(self, command: str, place: str, error: BaseException) -> None:
         super().__init__(command, place, error)
         self.command, self.place, self.error = command, place, error
 
     def __str__(self) -> str:
         reason = f"{type(self.error).__name__}: {self.error}"
+        if isinstance(self.error, SystemExit):
+            reason = f"it called sys.exit({self.error.code!r})"
         return f"command {self.command!r} cannot be loaded from {self.place} ({reason}); --debug shows where"
 
 

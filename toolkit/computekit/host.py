@@ -13,14 +13,14 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import pluggy
 
 from . import hookspecs, loading
-from .errors import UnknownName, nearest
+from .errors import CommandNotLoaded, UnknownName, nearest
 from .loading import FIRST_PARTY, Failure, LoadedPlugin, PluginRefused, Policy
 from .verbs import Command, LazyCommand, Step
 
@@ -90,10 +90,7 @@ class Host:
                 loaded.append(loading.load(found))
                 taken[found.name] = f"{found.distribution} {found.version}"
         host._admit(loaded)
-        host.failures += [
-            Failure(name, name, version, "it is allowed, but not installed")
-            for name, version in policy.unmet(installed)
-        ]
+        host.failures += policy.unmet(installed)
         return host
 
     # -- what plugins contribute ---------------------------------------------------------------------------------
@@ -149,6 +146,11 @@ class Host:
         for item in self.collect("computekit_columns", Column):
             columns.setdefault(item.key, item)
         return sorted(columns.values(), key=lambda column: (column.order, column.key))
+
+    def call_hooks(self) -> None:
+        """Call every hook of the host, so that all that is wrong with a plugin comes to light in `failures`."""
+        _ = self.commands, self.architectures, self.datasets, self.model_formats, self.hardware, self.prices
+        _ = self.columns
 
     def architecture(self, name: str) -> Architecture:
         """The architecture called ``name``; raises UnknownName with the nearest ones."""
@@ -208,7 +210,7 @@ class Host:
             if isinstance(item, Command):
                 self._add(commands, item.name, item, "command")
             else:
-                with self._guarded(*self._origin(item)[:3], during="computekit_steps"):
+                with self.guarding(item, "computekit_steps"):
                     self._add_step(item, commands, steps)
         for name in sorted(commands):
             commands[name] = commands.pop(name)
@@ -239,7 +241,7 @@ class Host:
         raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {words}' of this plugin")
 
     def _add(self, items: Contributions[T], name: str, item: T, what: str) -> None:
-        with self._guarded(*self._origin(item)[:3], during=what):
+        with self.guarding(item, what):
             self._refuse_duplicate(items, name, item, what)
             items[name] = item
 
@@ -305,18 +307,26 @@ class Host:
                 + " If it is right, the plugin needs a newer computekit, or another plugin that declares the hook"
             )
 
+    def guarding(self, item: object, during: str) -> AbstractContextManager[None]:
+        """Whatever goes wrong with ``item`` in the context becomes a `Failure` of the plugin that contributed it."""
+        return self._guarded(*self._origin(item)[:3], during=during)
+
     @contextmanager
     def _guarded(self, name: str, distribution: str, version: str, during: str = "") -> Iterator[None]:
-        """Turn whatever a plugin throws, sys.exit included, into a `Failure`; ``during`` names a hook of it."""
+        """Turn whatever a plugin throws, sys.exit included, into a `Failure`; ``during`` names a hook of it.
+
+        What it prints goes to standard error, for it would spoil output that scripts read.
+        """
         try:
-            yield
+            with redirect_stdout(sys.stderr):
+                yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             if self.strict:
                 raise
             reason = loading.describe(error)
-            if during and not isinstance(error, PluginRefused):
+            if during and not isinstance(error, (PluginRefused, CommandNotLoaded)):
                 reason = f"{during} failed: {reason}"
             if (name, reason) not in {(failure.name, failure.reason) for failure in self.failures}:
                 self.failures.append(Failure(name, distribution, version, reason, error, loaded=bool(during)))
@@ -377,6 +387,10 @@ def _checked(kind: type[T], result: Any) -> Iterator[T]:
 def _check_verb(item: Command | Step) -> None:
     if not isinstance(item.command, click.Command):
         raise PluginRefused(f"{item.name!r} holds a {type(item.command).__name__}, not a click command")
+    try:  # what --help is going to ask of it, for there it would hide all other commands
+        item.command.get_short_help_str(limit=80).encode()
+    except Exception as error:
+        raise PluginRefused(f"{item.name!r} cannot tell its own help: {loading.describe(error)}") from error
     for word in (item.name, *(item.argv if isinstance(item, Step) else ())):
         if not _VERB.fullmatch(word):
             raise PluginRefused(f"{word!r} is no name for a command: use lower-case letters, digits and dashes")

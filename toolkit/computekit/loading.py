@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pluggy
 
-from .errors import ComputekitError, PluginDeprecation
+from .errors import CommandNotLoaded, ComputekitError, PluginDeprecation
 from .verbs import API_VERSION
 
 GROUP = "computekit"
@@ -75,8 +75,8 @@ class Found(NamedTuple):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What a list of allowed plugins may call it: by its own name or its distribution's."""
-        return (self.name, normalized(self.distribution))
+        """What a list of allowed or disabled plugins may call it, normalized: its own name or its distribution's."""
+        return (normalized(self.name), normalized(self.distribution))
 
 
 class Policy(NamedTuple):
@@ -90,11 +90,11 @@ class Policy(NamedTuple):
         """``COMPUTEKIT_ALLOW_PLUGINS`` and ``COMPUTEKIT_DISABLE_PLUGINS``; an unset list means no restriction."""
         allow = os.environ.get("COMPUTEKIT_ALLOW_PLUGINS")
         disable = os.environ.get("COMPUTEKIT_DISABLE_PLUGINS", "")
-        return cls(None if allow is None else parse_allowed(allow), frozenset(_items(disable)))
+        return cls(None if allow is None else parse_allowed(allow), frozenset(map(normalized, _items(disable))))
 
     def refusal(self, found: Found) -> str:
         """Why ``found`` may not load, or an empty string."""
-        if found.name in self.disabled:
+        if self.disabled.intersection(found.names):
             return "disabled by COMPUTEKIT_DISABLE_PLUGINS"
         if self.allowed is None:
             return ""
@@ -105,13 +105,17 @@ class Policy(NamedTuple):
             return ""
         return f"version {found.version} is not the allowed one, {' or '.join(versions)}"
 
-    def unmet(self, installed: list[Found]) -> list[tuple[str, str]]:
-        """The allowed (name, version) pairs that nothing installed answers to."""
-        return [
-            (name, version)
-            for name, version in self.allowed or ()
-            if not any(name in found.names and version in ("", found.version) for found in installed)
-        ]
+    def unmet(self, installed: list[Found]) -> list[Failure]:
+        """The allowed (name, version) pairs that nothing installed answers to, and why."""
+        failures = []
+        for name, version in self.allowed or ():
+            there = {found.version for found in installed if name in found.names}
+            if not there:
+                failures.append(Failure(name, name, version, "it is allowed, but not installed"))
+            elif version and version not in there:
+                reason = f"version {version} is allowed, but {' and '.join(sorted(there))} is installed"
+                failures.append(Failure(name, name, version, reason))
+        return failures
 
 
 def parse_allowed(text: str) -> tuple[tuple[str, str], ...]:
@@ -189,11 +193,14 @@ def check_api(plugin: object) -> None:
 
 def describe(error: BaseException) -> str:
     """One line about whatever a plugin threw."""
-    if isinstance(error, PluginRefused):
+    if isinstance(error, (PluginRefused, CommandNotLoaded)):
         return str(error)
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error.code!r})"
-    first_line = (str(error).splitlines() or [""])[0]
+    try:
+        first_line = (str(error).splitlines() or [""])[0]
+    except Exception:  # a plugin's own exception may fail even at this
+        first_line = ""
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
 
 

@@ -5,7 +5,9 @@ Apart from the other contracts because every start of ``computekit`` needs these
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,8 +37,9 @@ def loaded(command: click.Command) -> click.Command:
         return command
     module, _, attribute = command.place.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+        with contextlib.redirect_stdout(sys.stderr):  # what a module prints would spoil output that scripts read
+            found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:
         raise CommandNotLoaded(command.name or "", command.place, error) from error
     if not isinstance(found, click.Command):
         raise CommandNotLoaded(command.name or "", command.place, TypeError("not a click command"))

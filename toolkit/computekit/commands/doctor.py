@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .. import host, loading, options
+from .. import host, loading, options, verbs
 
 REQUIRED = ("click", "pluggy", "tabulate", "torch", "numpy", "safetensors", "pydantic", "snakemake", "psutil", "tqdm",
             "jsonschema")  # fmt: skip
@@ -70,7 +70,11 @@ def examine() -> dict[str, Any]:
     from .. import __version__, devices
 
     registry = host.current()
-    _ = registry.commands, registry.architectures, registry.datasets  # problems come to light when hooks are called
+    registry.call_hooks()
+    offered: list[verbs.Command | verbs.Step] = [*registry.commands.values(), *registry.steps.values()]
+    for item in offered:
+        with registry.guarding(item, "a command"):
+            verbs.loaded(item.command)
     try:
         import torch
 

@@ -13,22 +13,41 @@ from ..errors import ComputekitError, FileProblem
 
 
 class Kind(NamedTuple):
-    """What a template makes: a sentence about it, how it is used, and the plugin that it extends."""
+    """What a template makes: a sentence about it, how it is used, the hook that names it, the plugin it extends."""
 
     summary: str
     usage: str
+    hook: str = ""
     needs: str = ""
 
 
 KINDS = {
     "step": Kind("Disturbs the weights of a model with noise.", "computekit @NAME@ model.pt"),
     "command": Kind("Lists the largest tensors of a model.", "computekit @NAME@ model.pt"),
-    "architecture": Kind("A model architecture.", "computekit train --arch @NAME@ --data digits -o model.pt"),
-    "dataset": Kind("A data set.", "computekit train --arch mlp --data @NAME@ -o model.pt"),
-    "format": Kind("Reads and writes models as numpy .npz archives.", "computekit quantize --int8 model.npz"),
-    "scheme": Kind("A quantization scheme.", "computekit quantize --scheme @NAME@ model.pt", "quantize"),
-    "criterion": Kind("A pruning criterion.", "computekit prune --criterion @NAME@ model.pt", "prune"),
-    "loss": Kind("A distillation loss.", "computekit distill model.pt --student mlp --loss @NAME@", "distill"),
+    "architecture": Kind(
+        "A model architecture.", "computekit train --arch @NAME@ --data digits -o model.pt", "computekit_architectures"
+    ),
+    "dataset": Kind("A data set.", "computekit train --arch mlp --data @NAME@ -o model.pt", "computekit_datasets"),
+    "format": Kind(
+        "Reads and writes models as numpy .npz archives.",
+        "computekit quantize --int8 model.npz",
+        "computekit_model_formats",
+    ),
+    "scheme": Kind(
+        "A quantization scheme.",
+        "computekit quantize --scheme @NAME@ model.pt",
+        "computekit_quantization_schemes",
+        "quantize",
+    ),
+    "criterion": Kind(
+        "A pruning criterion.", "computekit prune --criterion @NAME@ model.pt", "computekit_prune_criteria", "prune"
+    ),
+    "loss": Kind(
+        "A distillation loss.",
+        "computekit distill model.pt --student mlp --loss @NAME@",
+        "computekit_distillation_losses",
+        "distill",
+    ),
     "catalog": Kind("Hardware and prices for the catalog.", "computekit plugins"),
     "columns": Kind("Columns for tables of results.", "computekit table *.record.json"),
 }
@@ -57,7 +76,7 @@ def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
     """
     name = name.removeprefix("computekit-")
     folder = into / f"computekit-{name}"
-    check(name, folder)
+    check(name, kind, folder)
     with files.atomic(folder) as temporary:
         for path, text in render(name, kind).items():
             target = temporary / path
@@ -68,7 +87,7 @@ def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
     click.echo(str(folder))
 
 
-def check(name: str, folder: Path) -> None:
+def check(name: str, kind: str, folder: Path) -> None:
     """Refuse a name that would clash, before anything is written."""
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} is no name for a plugin: use lower-case letters, digits and single dashes")
@@ -76,6 +95,10 @@ def check(name: str, folder: Path) -> None:
     taken = {loaded.name: loaded for loaded in registry.plugins}
     if name in taken or name in registry.commands:
         raise ComputekitError(f"the name {name!r} is taken; 'computekit plugins' lists what is installed")
+    hook = KINDS[kind].hook
+    items = registry.collect(hook, object) if hasattr(registry.manager.hook, hook) else []
+    if name in {getattr(item, "name", None) for item in items}:
+        raise ComputekitError(f"the {kind} {name!r} exists already; give another name")
     if folder.exists():
         raise FileProblem(folder, "exists already", "give another name or --into another folder")
 

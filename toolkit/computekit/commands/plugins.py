@@ -50,13 +50,20 @@ def _show(listing: dict[str, Any]) -> None:
     from tabulate import tabulate
 
     rows = [
-        (p["name"], f"{p['distribution']} {p['version']}", p["state"], ", ".join(p["commands"]), p["reason"])
+        (p["name"], f"{p['distribution']} {p['version']}", p["state"], _brings(p), p["reason"])
         for p in listing["plugins"]
     ]
-    click.echo(tabulate(rows, ["plugin", "distribution", "state", "commands", "reason"], tablefmt="simple"))
+    click.echo(tabulate(rows, ["plugin", "distribution", "state", "brings", "reason"], tablefmt="simple"))
     for title in ("steps", "architectures", "datasets"):
         names = [item["name"] for item in listing[title]]
         click.echo(f"\n{title}: {', '.join(names)}")
+
+
+def _brings(plugin: dict[str, Any]) -> str:
+    """Its commands by name, and the kinds of all else that it contributes."""
+    shown = ("computekit_commands", "computekit_steps", "computekit_addhooks")
+    kinds = [hook.removeprefix("computekit_").replace("_", " ") for hook in plugin["hooks"] if hook not in shown]
+    return "; ".join(", ".join(names) for names in (plugin["commands"], kinds) if names)
 
 
 plugins.add_command(new)
@@ -65,7 +72,11 @@ plugins.add_command(new)
 def describe(registry: host.Host) -> dict[str, Any]:
     """The whole registry as plain data; pipelines read steps and their options from it."""
     commands = registry.commands
-    steps, architectures, datasets = registry.steps, registry.architectures, registry.datasets
+    registry.call_hooks()
+    steps = []
+    for step in sorted(registry.steps.values(), key=lambda step: step.name):
+        with registry.guarding(step, f"step {step.name!r}"):
+            steps.append(_step(step, registry))
     entries = [
         {
             "name": loaded.name,
@@ -98,9 +109,9 @@ def describe(registry: host.Host) -> dict[str, Any]:
     return {
         "api_version": verbs.API_VERSION,
         "plugins": entries,
-        "steps": [_step(step, registry) for step in sorted(steps.values(), key=lambda s: s.name)],
-        "architectures": [{"name": a.name, "summary": a.summary} for a in architectures.values()],
-        "datasets": [{"name": d.name, "summary": d.summary} for d in datasets.values()],
+        "steps": steps,
+        "architectures": [{"name": a.name, "summary": a.summary} for a in registry.architectures.values()],
+        "datasets": [{"name": d.name, "summary": d.summary} for d in registry.datasets.values()],
     }
 
 
