@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import infer, memory, runs, time
+from . import infer, memory, runs, time, units
 from .constants import CONSTANTS, Constants
 from .errors import CannotPredict
 from .hardware import Gpu
@@ -28,7 +28,8 @@ def predict(run: Run, constants: Constants = CONSTANTS) -> float:
     """
     if run.kind not in KINDS:
         raise CannotPredict(f"no model of kind {run.kind!r}; known: {', '.join(KINDS)}")
-    return float(KINDS[run.kind](run, constants))
+    in_unit = units.factor(run.kind, run.text("unit"))
+    return in_unit * float(KINDS[run.kind](run, constants))
 
 
 def layouts(run: Run, model: Transformer, gpu: Gpu) -> list[Layout]:
@@ -107,11 +108,10 @@ def _gpu_hours(run: Run, c: Constants) -> float:
 
 def _peak_memory(run: Run, c: Constants) -> float:
     model, gpu = runs.model_of(run), runs.gpu_of(run)
-    unit = 2**30 if run.text("unit").startswith("GiB") else 1e9
     if run.number("infer_batch"):
         context = run.whole("in_len") + run.whole("out_len", 1)
-        return float(infer.memory_bytes(model, _serving(run, model), context)) / unit
-    return float(memory.training(model, layouts(run, model, gpu)[0], gpu).total) / unit
+        return float(infer.memory_bytes(model, _serving(run, model), context)) / 1e9
+    return float(memory.training(model, layouts(run, model, gpu)[0], gpu).total) / 1e9
 
 
 def _serving(run: Run, model: Transformer) -> infer.Serving:

@@ -52,9 +52,9 @@ class Run:
 
     @property
     def value(self) -> float:
-        """The published value; raises CannotPredict where it is no finite number other than 0."""
+        """The published value; raises CannotPredict where it is no finite number above 0."""
         value = self.number("value")
-        if value is None or value == 0:
+        if value is None or value <= 0:
             raise CannotPredict(f"value {self.cells['value']!r} is no number to compare with")
         return value
 

@@ -83,6 +83,8 @@ def test_any_csv_with_these_columns_is_taken(tmp_path):
         {**first, "id": "mine_8", "tp": "0"},
         {**first, "id": "mine_9", "layers": "-4"},
         {**first, "id": "mine_10", "seq": "1e999"},
+        {**first, "id": "mine_11", "value": "-3"},
+        {**first, "id": "mine_12", "unit": "TFLOP/s/GPU"},
     ]
     with path.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, list(first))
@@ -95,6 +97,37 @@ def test_any_csv_with_these_columns_is_taken(tmp_path):
     assert "bananas" in rows[1]["reason_skipped"]
     assert "Z9000" in rows[2]["reason_skipped"]
     assert all(row["reason_skipped"] for row in rows[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "other", "ratio"),
+    [
+        ("iter_time_s", "s", "ms", 1000),
+        ("train_days", "days", "hours", 24),
+        ("decode_latency_ms", "ms/token", "s/token", 1e-3),
+        ("e2e_latency_ms", "ms", "s", 1e-3),
+        ("prefill", "ms", "s (first token)", 1e-3),
+        ("peak_memory_gb", "GB", "GiB (max reserved over ranks)", 1e9 / 2**30),
+        ("peak_memory_gb", "GB", "MB", 1000),
+        ("tflops_per_gpu", "TFLOP/s/GPU", "PFLOP/s/GPU", 1e-3),
+        ("mfu", "fraction", "%", 100),
+        ("iter_time_s", "s", "a unit of its own", 1),
+    ],
+)
+def test_predictions_are_in_the_published_unit(kind, own, other, ratio):
+    run = next(r for r in runs.load() if r.kind == kind and validate.compare(r).predicted)
+    in_own, in_other = (validate.compare(runs.Run({**run.cells, "unit": unit})).predicted for unit in (own, other))
+    assert in_other == pytest.approx(ratio * in_own)
+
+
+@pytest.mark.parametrize("kind", sorted({run.kind for run in runs.load()}))
+def test_a_unit_of_another_quantity_is_refused_not_compared(kind):
+    """The units of the shipped table are all understood as their kind's own."""
+    run = next(r for r in runs.load() if r.kind == kind)
+    assert "the unit" not in (validate.compare(run).reason_skipped or "")
+    if kind in ("iter_time_s", "prefill", "mfu", "peak_memory_gb"):
+        wrong = validate.compare(runs.Run({**run.cells, "unit": "tokens/s"}))
+        assert wrong.predicted is None and "'tokens/s' is a rate of tokens" in wrong.reason_skipped
 
 
 @pytest.mark.parametrize(

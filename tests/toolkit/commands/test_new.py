@@ -69,6 +69,7 @@ def test_code_is_formatted_and_sorted_for_any_name(name: str, tmp_path: Path) ->
         (["Bad_Name"], 2, "no name for a plugin"),
         (["a--b"], 2, "no name for a plugin"),
         (["../x"], 2, "no name for a plugin"),
+        (["true"], 2, "'true' is no name for a plugin: a pipeline's config would read it as no string"),
         (["quantize"], 1, "the name 'quantize' is taken"),
         (["table"], 1, "the name 'table' is taken"),
         (["resnet", "--kind", "architecture"], 1, "the architecture 'resnet' exists already"),

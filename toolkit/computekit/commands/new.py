@@ -53,6 +53,7 @@ KINDS = {
 }
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
 @click.command()
@@ -91,6 +92,8 @@ def check(name: str, kind: str, folder: Path) -> None:
     """Refuse a name that would clash, before anything is written."""
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} is no name for a plugin: use lower-case letters, digits and single dashes")
+    if name in _YAML_WORDS:
+        raise click.UsageError(f"{name!r} is no name for a plugin: a pipeline's config would read it as no string")
     registry = host.current()
     taken = {loaded.name: loaded for loaded in registry.plugins}
     if name in taken or name in registry.commands:

@@ -1,0 +1,59 @@
+"""Units of published figures: a table may give milliseconds where another gives seconds."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import CannotPredict
+
+_SCALES: dict[str, dict[str, float]] = {
+    "a time": {
+        "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "min": 60.0, "minutes": 60.0, "h": 3600.0,
+        "hours": 3600.0, "d": 86400.0, "days": 86400.0,
+    },
+    "device time": {"gpu-seconds": 1.0, "gpu-hours": 3600.0, "gpu-days": 86400.0, "gpu-years": 365.25 * 86400.0},
+    "memory": {
+        "bytes": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20,
+        "gib": 2.0**30, "tib": 2.0**40,
+    },
+    "a rate of computing": {f"{prefix}{word}": scale for word in ("flop", "flops")
+                            for prefix, scale in (("g", 1e9), ("t", 1e12), ("p", 1e15))},
+    "a rate of tokens": {"tokens": 1.0, "token": 1.0, "ktokens": 1e3},
+    "a fraction": {"fraction": 1.0, "%": 0.01, "percent": 0.01},
+}  # fmt: skip
+"""What units measure, and each in the first of its kind."""
+
+_OWN = {
+    "iter_time_s": ("a time", "s"),
+    "train_days": ("a time", "days"),
+    "prefill": ("a time", "ms"),
+    "decode_latency_ms": ("a time", "ms"),
+    "e2e_latency_ms": ("a time", "ms"),
+    "train_gpu_hours": ("device time", "gpu-hours"),
+    "peak_memory_gb": ("memory", "gb"),
+    "checkpoint_bytes": ("memory", "bytes"),
+    "tflops_per_gpu": ("a rate of computing", "tflop"),
+    "tokens_per_s_per_gpu": ("a rate of tokens", "tokens"),
+    "mfu": ("a fraction", "fraction"),
+    "hfu": ("a fraction", "fraction"),
+}
+"""What each kind of figure measures, and the unit that its name means."""
+
+
+def factor(kind: str, unit: str) -> float:
+    """What turns a ``kind`` figure in its own unit into the published ``unit``; 1 where the unit is not known.
+
+    Raises:
+        CannotPredict: the unit measures something else than figures of this kind.
+    """
+    word = re.split(r"[\s/(]", unit.strip().lower())[0]
+    if kind not in _OWN:
+        return 1.0
+    measure, own = _OWN[kind]
+    scales = _SCALES[measure]
+    if word in scales:
+        return scales[own] / scales[word]
+    other = next((name for name, units in _SCALES.items() if word in units), None)
+    if other is not None:
+        raise CannotPredict(f"the unit {unit!r} is {other}, and {kind} is {measure}; its unit is {own}")
+    return 1.0
