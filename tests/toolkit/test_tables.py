@@ -16,7 +16,7 @@ from computekit import host, records, tables
 from computekit.cli import main
 from computekit.contracts import Column
 from computekit.errors import UnknownName
-from computekit.records import Device, Quantity, Record, Row
+from computekit.records import Device, FileRef, Quantity, Record, Row
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -97,6 +97,23 @@ def test_two_names_of_the_same_bytes_are_two_rows() -> None:
     bench = Record(step="b", rows=rows)
     found = tables.build([model, bench]).rows
     assert [(r.label, r.value("parameters"), r.value("latency_s")) for r in found] == [("x", 7, 1.0), ("y", 7, 2.0)]
+
+
+def test_models_that_came_out_equal_are_two_rows_without_a_record_of_both() -> None:
+    """Two variants of a pipeline may end in the same bytes; neither hides the other."""
+
+    def step(label: str, changed: int) -> Record:
+        row = Row(label=label, sha256="a", quantities={"file_bytes": quantity(changed, "B")})
+        return Record(step="s", rows=[row], output=FileRef(path=f"{label}.pt", sha256="a", bytes=1))
+
+    count = Record(step="count", rows=[Row(label="x", sha256="a", quantities={"parameters": quantity(7)})])
+    found = tables.build([step("x", 1), step("y", 2), step("y", 2), count]).rows
+    assert [(r.label, r.value("file_bytes"), r.value("parameters")) for r in found] == [("x", 1, 7), ("y", 2, None)]
+    renamed = Record(step="b", rows=[Row(label="final", sha256="a", quantities={"latency_s": quantity(1.0, "s")})])
+    assert [r.label for r in tables.build([step("x", 1), renamed]).rows] == ["final"]
+    assert [(r.label, r.value("latency_s")) for r in tables.build([step("x", 1), step("y", 2), renamed]).rows] == [
+        ("x", 1.0), ("y", 1.0)
+    ]  # fmt: skip
 
 
 def test_rows_without_a_hash_join_by_label() -> None:

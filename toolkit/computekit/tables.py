@@ -213,8 +213,16 @@ def _join(records: Sequence[Record]) -> list[TableRow]:
 
 
 def _names(records: Sequence[Record]) -> dict[str, list[str]]:
-    """The labels under which each content hash is shown: those of the last record that names it most often."""
+    """The labels under which each content hash is shown: those of the last record that names it most often.
+
+    Files that came out equal count as named together: each record of a step that made one stands for a model.
+    """
     names: dict[str, list[str]] = {}
+    for record in records:
+        for row in record.rows:
+            made = row.sha256 is not None and record.output is not None and record.output.sha256 == row.sha256
+            if made and row.label not in names.setdefault(row.sha256 or "", []):
+                names[row.sha256 or ""].append(row.label)
     for record in records:
         here: dict[str, list[str]] = {}
         for row in record.rows:
