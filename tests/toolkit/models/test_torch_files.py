@@ -240,3 +240,21 @@ def test_other_numpy_objects_take_trust(tmp_path: Path) -> None:
     torch.save({"model": network().state_dict(), "classes": np.array(["a", "b"])}, tmp_path / "a.pt")
     with pytest.raises(FileProblem, match=r"numpy\..*--trust-pickle"):
         open_model(tmp_path / "a.pt")
+
+
+def test_state_dicts_in_nested_lists_are_found_and_keep_metadata(tmp_path: Path) -> None:
+    layers = [("linear", (nn.Linear(4, 4).state_dict(), {"bias": True})), ("norm", ({"weight": torch.ones(4)}, {}))]
+    torch.save(layers, tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    assert list(source.tensors) == ["0.1.0.weight", "0.1.0.bias", "1.1.0.weight"]
+    rewrite(source, tmp_path / "b.pt", lambda info, load: None, {"note": 1})
+    after = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert [same(kind, name) for (kind, _), (name, _) in zip(after, layers, strict=True)] == [True, True]
+    assert torch.equal(after[0][1][0]["weight"], layers[0][1][0]["weight"]) and after[0][1][1] == {"bias": True}
+    assert open_model(tmp_path / "b.pt").metadata == {"note": 1}
+
+
+def test_an_optimizer_in_a_list_holds_no_weights(tmp_path: Path) -> None:
+    document = checkpoint()
+    torch.save([document["model_state"], [document["optimizer_state"]]], tmp_path / "a.pt")
+    assert list(open_model(tmp_path / "a.pt").tensors) == list(document["model_state"])

@@ -86,13 +86,13 @@ def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _dictionaries(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
-    """``value`` if it is a dictionary, or the dictionaries in it if it is a short list or tuple, with their paths."""
+    """``value`` if it is a dictionary, or the dictionaries in short lists and tuples in it, with their paths."""
     if isinstance(value, dict):
         yield path, value
     elif isinstance(value, (list, tuple)) and len(value) <= _MAX_LISTED:
         for position, item in enumerate(value):
-            if isinstance(item, dict) and not is_optimizer("", item):
-                yield (*path, str(position)), item
+            if len(path) <= _MAX_DEPTH and not is_optimizer("", item):
+                yield from _dictionaries((*path, str(position)), item)
 
 
 def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[int]) -> Iterator[Place]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import struct
 import zipfile
 import zlib
@@ -52,7 +53,7 @@ class TorchFile(ModelFile):
     def __post_init__(self) -> None:
         self.weights = layout.find_weights(self.root)
         self.parts = layout.parts(self.weights)
-        self.metadata = _metadata(self.root)
+        self.metadata = _metadata(self.root, self.weights)
         self._infos = {name: self._info(name, self.lazy(name)) for name in self.weights}
 
     @property
@@ -111,9 +112,9 @@ class TorchFile(ModelFile):
         return TensorInfo(name, lazy.shape, lazy.dtype, lazy.nbytes, lazy.identity)
 
 
-def _metadata(root: Any) -> dict[str, Any]:
-    """What computekit keeps in the file: beside the weights, or in ``_metadata`` of a bare state_dict."""
-    for holder in root if isinstance(root, (list, tuple)) else [root]:
+def _metadata(root: Any, weights: dict[str, Place]) -> dict[str, Any]:
+    """What computekit keeps in the file: beside the weights, or in ``_metadata`` of the first of bare state_dicts."""
+    for holder in [root, *(place.container for place in itertools.islice(weights.values(), 1))]:
         found = holder.get(KEY) if isinstance(holder, dict) else None
         if found is None and isinstance(holder, Ordered) and isinstance(holder.state, dict):
             versions = holder.state.get("_metadata")
