@@ -268,3 +268,37 @@ def test_a_folder_that_is_no_model_is_refused_before_it_is_hashed(tmp_path: Path
     for command in (["quantize", "--int8"], ["dequantize"], ["convert"], ["prune", "--input-shape", "3"]):
         result = invoke(*command, tmp_path / "data")
         assert result.exit_code == 1 and "is no model file" in result.output, result.output
+
+
+def test_a_sharded_file_is_measured_with_its_shards(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    names = list(state)
+    shards = {"1.safetensors": names[:2], "2.safetensors": names[2:]}
+    for shard, held in shards.items():
+        save_file({name: state[name].clone() for name in held}, tmp_path / shard)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: shard for shard, held in shards.items() for name in held}}))
+    before = {shard: (tmp_path / shard).read_bytes() for shard in shards}
+    refused = invoke("quantize", "--int8", index, "-o", tmp_path / "1.safetensors")
+    assert refused.exit_code == 1 and "is part of the input" in refused.output
+    assert {shard: (tmp_path / shard).read_bytes() for shard in shards} == before
+    result = invoke("quantize", "--int8", index)
+    assert result.exit_code == 0, result.output
+    record = records.load(tmp_path / "model-int8.safetensors.record.json")
+    size = index.stat().st_size + sum(map(len, before.values()))
+    assert record.inputs[0].bytes == size
+    written = (tmp_path / "model-int8.safetensors").stat().st_size
+    assert record.rows[0].quantities["compression_ratio"].value == pytest.approx(size / written)
+
+
+def test_a_result_never_replaces_a_file_of_the_folder_that_it_is_made_from(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"fc.weight": torch.randn(64, 64)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "mine"}')
+    before = (tmp_path / "model.safetensors").read_bytes()
+    for command in (["convert", "--dtype", "fp16"], ["quantize", "--int8"]):
+        result = invoke(*command, tmp_path, "-o", tmp_path / "model.safetensors")
+        assert result.exit_code == 1, result.output
+        assert (tmp_path / "model.safetensors").read_bytes() == before

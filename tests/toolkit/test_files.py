@@ -163,3 +163,26 @@ def test_a_model_that_the_disk_cannot_take(tiny_disk: Path) -> None:
         save_module(nn.Linear(300, 300), temporary, ArchRef("linear"))
     assert target.read_text() == "old"
     assert leftovers(tiny_disk) == []
+
+
+def test_an_index_counts_with_the_shards_that_it_names(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "b.safetensors", "other.safetensors"):
+        (tmp_path / name).write_bytes(b"12345")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "b.safetensors"}}')
+    assert files.members(index) == [index, tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    assert files.size_bytes(index) == index.stat().st_size + 10
+    before = files.sha256(index)
+    (tmp_path / "other.safetensors").write_bytes(b"changed")
+    assert files.sha256(index) == before
+    (tmp_path / "a.safetensors").write_bytes(b"1234x")
+    assert files.sha256(index) != before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"weight_map": 1}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": "no"}}']
+)
+def test_a_damaged_index_counts_alone(text: str, tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    assert files.members(index) == [index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -103,14 +104,23 @@ def size_bytes(path: str | Path) -> int:
 
 
 def members(path: Path) -> list[Path]:
-    """A file itself, or the files that make up a folder, sorted.
+    """A file itself, an index with the shards that it names, or the files that make up a folder, sorted.
 
     Hidden files and Python's caches do not count: other tools leave them there (Snakemake a time stamp, git its own).
     """
     if not path.is_dir():
-        return [path]
+        return [path, *_shards(path)] if path.name.endswith(".index.json") else [path]
     inside = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
     return [path / p for p in sorted(inside) if not any(n.startswith(".") or n == "__pycache__" for n in p.parts)]
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files beside ``index`` that hold what it lists; none if it is no index of a sharded model."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [path for name in sorted(names) if (path := index.parent / Path(name).name).is_file()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []  # whoever opens it says what is wrong with it
 
 
 def _sync(path: Path) -> None:

@@ -104,8 +104,11 @@ class StepRun:
         target = self._asked_output or Path(default)
         files.check_writable(target)
         for reference in self._inputs:
-            if target.exists() and Path(reference.path).resolve() == target.resolve():
+            source = Path(reference.path)
+            if target.exists() and source.resolve() == target.resolve():
                 raise FileProblem(target, "is the input itself", "give another --output")
+            if target.exists() and target.resolve() in {file.resolve() for file in files.members(source)}:
+                raise FileProblem(target, f"is part of the input {source}", "give another --output")
         return target
 
     def put(self, key: str, value: float | int | str | None, unit: str = "", **about: Any) -> None:

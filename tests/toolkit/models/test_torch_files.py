@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from computekit import FileProblem, open_model, rewrite
+from computekit.models.conversion import without_optimizer
+from computekit.models.inspection import other_content
+from computekit.models.torch_files import TorchFile
 
 
 def network() -> nn.Module:
@@ -258,3 +261,15 @@ def test_an_optimizer_in_a_list_holds_no_weights(tmp_path: Path) -> None:
     document = checkpoint()
     torch.save([document["model_state"], [document["optimizer_state"]]], tmp_path / "a.pt")
     assert list(open_model(tmp_path / "a.pt").tensors) == list(document["model_state"])
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_an_optimizer_beside_a_state_dict_in_a_list_is_shown_and_stripped(kind: Any, tmp_path: Path) -> None:
+    document = checkpoint()
+    torch.save(kind([document["model_state"], document["optimizer_state"], 3]), tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    assert isinstance(source, TorchFile)
+    assert [(entry["key"], entry["optimizer"]) for entry in other_content(source)] == [("1", True), ("2", False)]
+    rewrite(without_optimizer(source), tmp_path / "b.pt", lambda info, load: None)
+    after = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert type(after) is kind and after[1:] == kind([None, 3]) and same(after[0], document["model_state"])

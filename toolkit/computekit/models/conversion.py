@@ -95,12 +95,19 @@ class Part(ModelFile):
 
 
 def without_optimizer(source: ModelFile) -> ModelFile:
-    """``source`` without the states of optimizers, schedulers and gradient scalers; FileProblem if it has none."""
+    """``source`` without the states of optimizers, schedulers and gradient scalers; FileProblem if it has none.
+
+    In a list None takes the place of a state, so that everything else stays where it was.
+    """
     if isinstance(source, TorchFile) and isinstance(source.root, dict):
         kept = {key: value for key, value in source.root.items() if not layout.is_optimizer(str(key), value)}
         if len(kept) < len(source.root):
             kept = Ordered(kept) if isinstance(source.root, Ordered) else kept
             return TorchFile(source.path, source.format, root=kept, extents=source.extents)
+    elif isinstance(source, TorchFile) and isinstance(source.root, (list, tuple)):
+        root = [None if layout.is_optimizer("", item) else item for item in source.root]
+        if any(new is not old for new, old in zip(root, source.root, strict=True)):
+            return TorchFile(source.path, source.format, root=type(source.root)(root), extents=source.extents)
     raise FileProblem(source.path, "holds no optimizer state", "leave --strip-optimizer away")
 
 

@@ -96,14 +96,13 @@ def other_content(source: TorchFile) -> list[dict[str, Any]]:
 
     Bytes that the weights use too are not counted.
     """
-    if not isinstance(source.root, dict):
-        return []
+    top = layout.top_level(source.root)
     weights = source.weights.values()
     counted = {source.lazy(name).storage.key for name in source.weights}
-    holders = {id(source.root[place.path[0]]) for place in weights if place.path}
+    holders = {id(top[place.path[0]]) for place in weights if place.path}
     flat = {place.key for place in weights if not place.path}
     others = []
-    for key, value in source.root.items():
+    for key, value in top.items():
         if key == KEY or id(value) in holders or (isinstance(key, str) and key in flat):
             continue
         storages = {v.key: v.nbytes for v in pickles.walk(value, checkpoint.contents) if isinstance(v, Storage)}

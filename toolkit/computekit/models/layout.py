@@ -65,6 +65,13 @@ def rank(key: Any) -> int:
     return MAIN_PARTS.index(key) if key in MAIN_PARTS else len(MAIN_PARTS)
 
 
+def top_level(root: Any) -> dict[Any, Any]:
+    """What a checkpoint holds by its keys, or by its positions if it is a list or tuple."""
+    if isinstance(root, (list, tuple)):
+        return {str(position): item for position, item in enumerate(root)}
+    return root if isinstance(root, dict) else {}
+
+
 def is_optimizer(key: str, value: Any) -> bool:
     """Whether ``value``, kept under ``key``, is the state of an optimizer, a scheduler or a gradient scaler."""
     if isinstance(value, dict) and "param_groups" in value and "state" in value:
