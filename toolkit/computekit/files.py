@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,6 +101,15 @@ def sha256(path: str | Path) -> str:
 def size_bytes(path: str | Path) -> int:
     """Bytes of a file, or of a folder's `members`."""
     return sum(file.stat().st_size for file in members(Path(path)))
+
+
+def check_spares(target: Path, sources: Iterable[Path]) -> None:
+    """Refuse to replace a file that goes in, or part of a folder or sharded file that does (FileProblem)."""
+    for source in sources if target.exists() else ():
+        if source.resolve() == target.resolve():
+            raise FileProblem(target, "is the input itself", "give another --output")
+        if target.resolve() in {file.resolve() for file in members(source)}:
+            raise FileProblem(target, f"is part of the input {source}", "give another --output")
 
 
 def members(path: Path) -> list[Path]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import devices, files, host, loading, records, tables
-from .errors import FileProblem
 from .records import FileRef, Lineage, Quantity, Record, Row
 from .verbs import loaded
 
@@ -103,12 +102,7 @@ class StepRun:
         """Where the result will go; refuses to overwrite an input."""
         target = self._asked_output or Path(default)
         files.check_writable(target)
-        for reference in self._inputs:
-            source = Path(reference.path)
-            if target.exists() and source.resolve() == target.resolve():
-                raise FileProblem(target, "is the input itself", "give another --output")
-            if target.exists() and target.resolve() in {file.resolve() for file in files.members(source)}:
-                raise FileProblem(target, f"is part of the input {source}", "give another --output")
+        files.check_spares(target, [Path(reference.path) for reference in self._inputs])
         return target
 
     def put(self, key: str, value: float | int | str | None, unit: str = "", **about: Any) -> None:

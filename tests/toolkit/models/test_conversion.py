@@ -104,3 +104,11 @@ def test_two_targets_are_one_too_many(convert: Convert) -> None:
     save_file(STATE, "a.safetensors")
     assert convert("a.safetensors", "b.pt", "-o", "c.pt").exit_code == 2
     assert convert("a.safetensors", "-o", "c.pt").exit_code == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_eight_bit_floats_become_wider(dtype: torch.dtype, convert: Convert) -> None:
+    weight = torch.randn(8, 8).to(dtype)
+    torch.save({"fc.weight": weight}, "a.pt")
+    assert convert("a.pt", "b.pt", "--dtype", "fp16").exit_code == 0
+    assert torch.equal(torch.load("b.pt", weights_only=True)["fc.weight"], weight.to(torch.float16))

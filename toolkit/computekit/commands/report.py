@@ -25,6 +25,7 @@ def report(records: tuple[Path, ...], output: Path, title: str) -> None:
     from .. import records as record_files
 
     files.check_writable(output)
+    files.check_spares(output, records)
     files.write_text(output, report.page([record_files.load(path) for path in records], title))
     if not click.get_current_context().meta.get("computekit.quiet", False):
         click.echo(f"wrote {output}", err=True)

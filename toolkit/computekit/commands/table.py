@@ -39,4 +39,5 @@ def table(
     if output is None:
         click.echo(text, nl=False)
     else:
+        files.check_spares(output, records)
         files.write_text(output, text)
