@@ -71,6 +71,17 @@ def sample(**values: Any) -> None:
     click.echo(repr(sorted(values.items())))
 
 
+def test_the_folder_one_stands_in_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps name their result after the input; "." has no name to go by."""
+    (tmp_path / "model" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "model" / "inner")
+    kind = options.InputPath("model")
+    for given_name, name in ((".", "inner"), ("..", "model"), ("../inner", "inner"), ("./", "inner")):
+        found = kind.convert(given_name, None, None)
+        assert found.name == name and found.samefile(given_name) and not found.is_absolute()
+    assert kind.convert("/", None, None) == Path("/")
+
+
 def test_option_names_and_defaults(tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_text("x")
     runner = CliRunner()

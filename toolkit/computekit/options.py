@@ -47,6 +47,9 @@ class InputPath(click.Path):
             near = nearest(path.name, siblings)
             hint = f"did you mean {path.parent / near[0]}?" if near else "check the name and the folder"
             raise FileProblem(path, f"no such {self.holds} file", hint)
+        if path.name in ("", ".."):  # the folder one stands in: results are named after it, and lie beside it
+            own_name = path.resolve().name
+            path = path / ".." / own_name if own_name else path
         return path
 
 
