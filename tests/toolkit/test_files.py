@@ -47,6 +47,7 @@ def test_a_folder_is_swapped_whole(tmp_path: Path) -> None:
     target = tmp_path / "model"
     target.mkdir()
     (target / "config.json").write_text("old")
+    (target / "model.safetensors").write_text("old")
     with files.atomic(target) as temporary:
         temporary.mkdir()
         (temporary / "config.json").write_text("new")
@@ -186,3 +187,16 @@ def test_a_damaged_index_counts_alone(text: str, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(text)
     assert files.members(index) == [index]
+
+
+@pytest.mark.parametrize(
+    "names", [["config.json"], ["config.json", "index.js"], ["config.json", "model.safetensors", ".git"]]
+)
+def test_a_folder_that_is_no_model_is_never_replaced(names: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "project"
+    target.mkdir()
+    for name in names:
+        (target / name).write_text("precious")
+    with pytest.raises(FileProblem, match="holds more than a model"), files.atomic(target) as temporary:
+        temporary.mkdir()
+    assert sorted(file.name for file in target.iterdir()) == sorted(names)

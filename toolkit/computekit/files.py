@@ -56,13 +56,20 @@ def check_writable(target: Path) -> None:
         raise FileProblem(target, f"the folder {folder} does not exist", "create it first")
     if not folder.is_dir():
         raise FileProblem(target, f"{folder} is not a folder")
-    if target.is_dir() and not (target / "config.json").exists() and any(target.iterdir()):
-        raise FileProblem(target, "is a folder", "give the name of a file")
+    if target.is_dir() and any(target.iterdir()) and not _is_model_folder(target):
+        raise FileProblem(target, "is a folder that holds more than a model", "give another name")
     try:
         with tempfile.TemporaryFile(dir=folder):  # asking for permission is not enough: read-only disks, /proc, quotas
             pass
     except OSError as error:
         raise _cannot_write(target, error) from error
+
+
+def _is_model_folder(folder: Path) -> bool:
+    """Whether ``folder`` may be replaced whole: it has a config.json and weights, and nobody's repository is in it."""
+    weights = (".safetensors", ".bin", ".pt")
+    has_weights = any(file.name.endswith(weights) for file in folder.iterdir())
+    return has_weights and (folder / "config.json").is_file() and not (folder / ".git").exists()
 
 
 def _cannot_write(target: Path, error: OSError) -> FileProblem:
