@@ -101,9 +101,9 @@ def test_unknown_option_and_bad_value_are_wrong_usage_on_one_line() -> None:
         (MemoryError(), "out of memory; use a smaller batch or model"),
         (
             ZeroDivisionError("by\nzero"),
-            "internal error, ZeroDivisionError: by (--debug shows where; please report it)",
+            "internal error in plugin (given), ZeroDivisionError: by (--debug shows where; please report it)",
         ),
-        (AssertionError(), "internal error, AssertionError:  (--debug shows where; please report it)"),
+        (AssertionError(), "internal error in plugin (given), AssertionError (--debug shows where; please report it)"),
     ],
 )
 def test_whatever_a_command_raises_is_one_line_and_exit_1(error: BaseException, line: str) -> None:

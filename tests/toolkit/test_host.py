@@ -153,6 +153,17 @@ def test_an_error_that_cannot_tell_itself_is_named_by_its_type() -> None:
     assert registry.failures[0].reason == "computekit_steps failed: Unspeakable"
 
 
+def test_an_error_in_a_command_names_its_plugin() -> None:
+    def explode() -> None:
+        raise Unspeakable
+
+    bad = computekit.Command(click.Command("bad", callback=explode))
+    with host.using(Host.of(("bad", plugin(commands=[bad])))):
+        shown = CliRunner().invoke(main, ["bad"])
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("Error: internal error in plugin (given), Unspeakable (--debug")
+
+
 def test_what_a_hook_prints_stays_out_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     def chatty() -> list[computekit.Step]:
         print("noise")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from . import __version__, host, options
+from . import __version__, host, loading, options
 from .errors import ComputekitError, PluginNotLoaded, UnknownName, nearest
 from .verbs import loaded
 
@@ -84,8 +84,15 @@ class RootGroup(click.Group):
                     formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command; what its function returns is no exit code."""
-        super().invoke(ctx)
+        """Run the command; what its function returns is no exit code. An error notes whose command it was."""
+        try:
+            super().invoke(ctx)
+        except Exception as error:
+            registry = host.current()
+            owner = registry.owner(registry.commands.get(ctx.invoked_subcommand or ""))
+            if owner is not None and not owner.first_party:
+                error.add_note(f"in plugin {owner.distribution} {owner.version}".rstrip())
+            raise
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run, and exit with 0, with an error's own code (1 unless it says otherwise), or with 2 for wrong usage."""
@@ -132,10 +139,11 @@ def _one_line(error: BaseException) -> str:
         return f"{error.filename}: {reason}" if error.filename else str(reason)
     if isinstance(error, MemoryError):
         return "out of memory; use a smaller batch or model"
-    text = (str(error).splitlines() or [""])[0]
     if type(error).__name__ == "OutOfMemoryError":
+        text = (str(error).splitlines() or [""])[0]
         return f"the device is out of memory; use a smaller --batch-size ({text})"
-    return f"internal error, {type(error).__name__}: {text} (--debug shows where; please report it)"
+    where = "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith("in plugin "))
+    return f"internal error{where}, {loading.describe(error)} (--debug shows where; please report it)"
 
 
 def _color() -> bool | None:
