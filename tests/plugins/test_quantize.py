@@ -302,3 +302,10 @@ def test_a_result_never_replaces_a_file_of_the_folder_that_it_is_made_from(tmp_p
         result = invoke(*command, tmp_path, "-o", tmp_path / "model.safetensors")
         assert result.exit_code == 1, result.output
         assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_a_count_is_shown_without_a_unit(file: Path, tmp_path: Path) -> None:
+    assert invoke("quantize", "--int8", file, "-o", tmp_path / "small.pt").exit_code == 0
+    result = invoke("dequantize", tmp_path / "small.pt", "-o", tmp_path / "back.pt")
+    line = next(line for line in result.output.splitlines() if line.startswith("dequantized_tensors"))
+    assert len(line.split()) == 3  # name, number, how

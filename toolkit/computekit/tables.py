@@ -148,7 +148,7 @@ def summary(record: Record) -> str:
     lines = []
     for row in record.rows:
         for key, quantity in row.quantities.items():
-            column = described.get(key) or Column(key, key, quantity.unit)
+            column = described.get(key) or Column(key, key, _shown(quantity.unit))
             text = cell(quantity, column, unit=True) or f"unknown: {quantity.reason}"
             lines.append((column.title, text, quantity.how if quantity.value is not None else ""))
     return tabulate(lines, tablefmt="plain", disable_numparse=True)
@@ -352,4 +352,9 @@ def _keys(rows: Iterable[Row]) -> list[str]:
 
 
 def _unit(rows: list[TableRow], key: str) -> str:
-    return next((row.quantities[key].unit for row in rows if key in row.quantities), "")
+    return next((_shown(row.quantities[key].unit) for row in rows if key in row.quantities), "")
+
+
+def _shown(unit: str) -> str:
+    """The unit as a reader wants it: none for pure numbers, which records may give the unit "1"."""
+    return "" if unit == "1" else unit
