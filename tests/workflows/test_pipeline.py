@@ -140,6 +140,7 @@ def test_another_workflow_includes_the_rules_from_the_installed_package(pipeline
 
 @pytest.mark.slow
 def test_runs_on_a_cluster_executor(pipeline: Pipeline) -> None:
+    """One job at a time: this cluster has no nodes of its own to keep exclusive steps apart."""
     pipeline.configure(CONFIG)
     submit = pipeline.folder / "submit.sh"
     submit.write_text(
@@ -147,7 +148,7 @@ def test_runs_on_a_cluster_executor(pipeline: Pipeline) -> None:
     )
     submit.chmod(0o755)
     made = pipeline.run(
-        "--executor", "cluster-generic", "--jobs", "2", "--cluster-generic-submit-cmd", str(submit),
+        "--executor", "cluster-generic", "--jobs", "1", "--cluster-generic-submit-cmd", str(submit),
         "--seconds-between-status-checks", "1",
     )  # fmt: skip
     assert made >= VIEWS
