@@ -115,7 +115,7 @@ def test_an_error_keeps_the_old_output_and_record() -> None:
     before = {p.name: p.read_bytes() for p in Path().iterdir()}
     result = run("stamp", "m.pt", "--fail")
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("Error: internal error, ValueError: boom")
+    assert result.stderr.splitlines()[-1].startswith("Error: internal error in plugin (given), ValueError: boom")
     assert {p.name: p.read_bytes() for p in Path().iterdir()} == before
 
 

@@ -125,7 +125,7 @@ def test_without_inputs_the_error_says_which_option_helps(folder):
         (("--clock", "device"), "needs a CUDA device"),
         (("--input-shape", "3,x"), "not a list of whole numbers"),
         (("--throughput-batches", "0"), "not a list of whole numbers"),
-        (("--margin", "0"), "0<x<=1"),
+        (("--margin", "0"), "above 0 and of at most 1"),
         (("--device", "cuda:77"), "not available"),
     ],
 )
