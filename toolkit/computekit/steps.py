@@ -82,7 +82,7 @@ class StepRun:
         """Register a file that goes in, with its hash, and what is known of how it was made."""
         reference = FileRef.of(path)
         self._inputs.append(reference)
-        parent = records.of_model(path)
+        parent = records.of_model(path, reference.sha256)
         if parent is None:
             self._unknown_ancestors.append(str(path))
         else:
