@@ -114,14 +114,14 @@ def quantize(
     group = group_size or how.default_group
     if activations == "dynamic" and (how.bits != 8 or group is not None):
         raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
-    request = plan.Request(how, group, activations, include, exclude)
+    request = plan.Request(plan.Treatment(how, group, activations), include, exclude)
     source = _open(model, trust_pickle)
     run.input(model)
     decisions = plan.make(source, request)
     report = coverage.Coverage(decisions)
     if dry_run:
         run.show(report.tensor_table())
-        _put_coverage(run, report, scheme)
+        _put_coverage(run, report)
         return 0
     if report.share < MIN_COVERAGE and not allow_noop:
         raise NoGain(model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
@@ -132,11 +132,11 @@ def quantize(
         gauge = metric.Gauge(run, computekit.load_data(data), arch_ref, batch_size, trust_pickle)
         gauge.measure(model)
         if sensitivity or max_drop is not None:
-            search = gate.Search(run, gauge, source, decisions, request)
+            search = gate.Search(run, gauge, source, decisions)
             decisions = _search(run, search, sensitivity, max_drop)
             report = coverage.Coverage(decisions)
     with run.writing(source.beside(scheme)) as target:
-        writing.write(run, source, target, decisions, request)
+        writing.write(run, source, target, decisions, request.treatment)
         size = files.size_bytes(target)
         if size >= size_before and not allow_noop:
             raise NoGain(model, f"the result would take {size} bytes, the input takes {size_before}")
@@ -147,7 +147,7 @@ def quantize(
     run.put("parameters", roles.count_parameters(source), method="values in float tensors, running statistics apart")
     run.put("file_bytes", size, "B")
     run.put("compression_ratio", size_before / size, "1", method="bytes of the input over bytes of the output")
-    _put_coverage(run, report, scheme)
+    _put_coverage(run, report)
     other = size_before - sum(decision.info.nbytes for decision in decisions)
     if other > size_before * NOTABLE_REST:
         run.note(f"{other / size_before:.0%} of the input is not weights (optimizer state, for example) and was copied")
@@ -207,8 +207,8 @@ def _search(run: computekit.StepRun, search: Search, sensitivity: bool, max_drop
     return decisions
 
 
-def _put_coverage(run: computekit.StepRun, report: Coverage, scheme: str) -> None:
+def _put_coverage(run: computekit.StepRun, report: Coverage) -> None:
     run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
     run.details["coverage"] = report.rows()
-    run.details["tensors"] = report.tensors(scheme)
+    run.details["tensors"] = report.tensors()
     run.show(report.table())

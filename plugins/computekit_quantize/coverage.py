@@ -44,7 +44,7 @@ class Coverage:
             for (role, kept), group in groups.items()
         ]
 
-    def tensors(self, scheme: str) -> list[dict[str, Any]]:
+    def tensors(self) -> list[dict[str, Any]]:
         """Per tensor: what it is and what became of it."""
         return [
             {
@@ -52,7 +52,7 @@ class Coverage:
                 **({"tied": list(decision.names[1:])} if len(decision.names) > 1 else {}),
                 "role": decision.role,
                 "shape": list(decision.info.shape),
-                **({"scheme": scheme} if decision.quantized else {"kept": decision.kept}),
+                **({"scheme": decision.treatment.scheme.name} if decision.quantized else {"kept": decision.kept}),
                 "bytes_before": decision.info.nbytes,
                 "bytes_after": decision.bytes_after,
             }

@@ -8,7 +8,7 @@ search, only of the final check on the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import computekit
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from computekit.models import ModelFile
 
     from .metric import Gauge
-    from .plan import Decision, Request
+    from .plan import Decision
 
 GATED = "left out by the accuracy gate"
 
@@ -49,10 +49,8 @@ class Sensitivity:
 class Search:
     """Tries sets of quantized weights on one model; ``tried`` keeps how many were left out and the drop, in order."""
 
-    def __init__(
-        self, run: computekit.StepRun, gauge: Gauge, source: ModelFile, decisions: Sequence[Decision], request: Request
-    ) -> None:
-        self.run, self.gauge, self.decisions, self.request = run, gauge, list(decisions), request
+    def __init__(self, run: computekit.StepRun, gauge: Gauge, source: ModelFile, decisions: Sequence[Decision]) -> None:
+        self.run, self.gauge, self.decisions = run, gauge, list(decisions)
         self.module = gauge.load(source.path)
         self.weights = _parameters(self.module, source)
         self.before = gauge.evaluate(self.module, "validation")
@@ -92,9 +90,7 @@ class Search:
                 failed = middle
         left_out = passed or min(self.tried, key=lambda t: (t["drop"], t["left_out"]))["left_out"]
         names = {decision.info.name for decision in harmful[:left_out]}
-        return [
-            replace(d, kept=GATED, bytes_after=d.info.nbytes) if d.info.name in names else d for d in self.decisions
-        ]
+        return [d.keep(GATED) if d.info.name in names else d for d in self.decisions]
 
     def _drop_without(self, left_out: Sequence[Decision]) -> float:
         names = {decision.info.name for decision in left_out}
@@ -105,14 +101,12 @@ class Search:
 
     def _with(self, decisions: Iterable[Decision]) -> Evaluation:
         """The metric on the validation split with exactly these weights rounded."""
-        scheme, group = self.request.scheme, self.request.group
         originals: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
             for decision in decisions:
                 weight = self.weights[decision.info.name]
                 originals.append((weight, weight.clone()))
-                rounded = scheme.quantize(weight.cpu(), scheme.bits, group, decision.info.name)
-                weight.copy_(rounded.dequantize())
+                weight.copy_(decision.treatment.round(weight.cpu(), decision.info.name).dequantize())
             return self.gauge.evaluate(self.module, "validation")
         finally:
             for weight, original in originals:

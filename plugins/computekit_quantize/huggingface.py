@@ -15,7 +15,7 @@ from computekit import FileProblem
 if TYPE_CHECKING:
     from computekit.models import ModelFile, TensorInfo
 
-    from .plan import Decision, Request
+    from .plan import Decision, Treatment
 
 
 def is_folder(source: ModelFile) -> bool:
@@ -40,33 +40,48 @@ def unreadable(info: TensorInfo, group: int | None) -> str:
     return ""
 
 
-def quantization_config(decisions: Sequence[Decision], request: Request) -> dict[str, Any]:
-    """The ``quantization_config`` of config.json for the tensors that ``decisions`` quantize."""
-    bits, group = request.scheme.bits, request.group
-    integers = {"num_bits": bits, "type": "int", "symmetric": True}
-    granularity = {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
-    layout = "naive-quantized" if bits == 8 else "pack-quantized"
-    group_0: dict[str, Any] = {"targets": _targets(decisions), "weights": {**integers, "dynamic": False, **granularity}}
-    if request.activations == "dynamic":
-        layout = "int-quantized"
-        group_0["input_activations"] = {**integers, "dynamic": True, "strategy": "token"}
+def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:
+    """The ``quantization_config`` of config.json: a group for each treatment that ``decisions`` give."""
+    treatments = list(dict.fromkeys(decision.treatment for decision in decisions if decision.quantized))
+    groups = {f"group_{i}": _group(decisions, treatment) for i, treatment in enumerate(treatments)}
+    layouts = {group["format"] for group in groups.values()}
     return {
         "quant_method": "compressed-tensors",
-        "format": layout,
+        "format": layouts.pop() if len(layouts) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "dequantize": True,
         "ignore": [],
-        "config_groups": {"group_0": {**group_0, "format": layout}},
+        "config_groups": groups,
     }
 
 
-def _targets(decisions: Sequence[Decision]) -> list[str]:
-    """Patterns of the quantized modules; layers that differ only in their numbers share one."""
-    modules = {name.rpartition(".")[0]: d.quantized for d in decisions for name in d.names if name.endswith(".weight")}
-    kept = {_numberless(module) for module, quantized in modules.items() if not quantized}
+def _group(decisions: Sequence[Decision], treatment: Treatment) -> dict[str, Any]:
+    bits, group = treatment.scheme.bits, treatment.group
+    integers = {"num_bits": bits, "type": "int", "symmetric": True}
+    granularity = {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
+    layout = "naive-quantized" if bits == 8 else "pack-quantized"
+    about: dict[str, Any] = {
+        "targets": _targets(decisions, treatment),
+        "weights": {**integers, "dynamic": False, **granularity},
+    }
+    if treatment.activations == "dynamic":
+        layout = "int-quantized"
+        about["input_activations"] = {**integers, "dynamic": True, "strategy": "token"}
+    return {**about, "format": layout}
+
+
+def _targets(decisions: Sequence[Decision], treatment: Treatment) -> list[str]:
+    """Patterns of the modules that get ``treatment``; layers that differ only in their numbers share one."""
+    modules = {
+        name.rpartition(".")[0]: d.quantized and d.treatment == treatment
+        for d in decisions
+        for name in d.names
+        if name.endswith(".weight")
+    }
+    kept = {_numberless(module) for module, treated in modules.items() if not treated}
     patterns = set()
-    for module, quantized in modules.items():
-        if quantized:
+    for module, treated in modules.items():
+        if treated:
             pattern = _numberless(module)
             patterns.add(rf"re:(.*\.)?{re.escape(module) if pattern in kept else pattern}$")
     return sorted(patterns)

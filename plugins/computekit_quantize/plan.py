@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from computekit import UnknownName
 from computekit.models import ModelFile, TensorInfo, roles
@@ -12,41 +13,76 @@ from computekit.models import ModelFile, TensorInfo, roles
 from . import huggingface
 from .schemes import Scheme
 
+if TYPE_CHECKING:
+    import torch
+
+    from computekit.models.compressed import QuantizedWeight
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How one weight is stored and how its layer computes.
+
+    ``group`` is how many values of a row share a scale (None: all of them). ``activations`` is "float", or "dynamic"
+    for a linear layer that rounds its inputs to 8 bits, a scale per token.
+    """
+
+    scheme: Scheme
+    group: int | None
+    activations: str = "float"
+
+    def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight:
+        """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
+        return self.scheme.quantize(weight, self.scheme.bits, self.group, name)
+
+    def bytes_of(self, info: TensorInfo) -> int:
+        """Bytes that the weight ``info`` (out, ...) takes in the file."""
+        from computekit.models import compressed
+
+        return compressed.stored_bytes(info.shape, info.dtype, self.group, self.scheme.bits)
+
 
 @dataclass(frozen=True)
 class Decision:
     """The fate of one tensor, under all the names that it is tied to.
 
-    ``kept`` is why it stays as it is, empty if it will be quantized; ``bytes_after`` is what it will take in the file.
+    ``kept`` is why it stays as it is, empty if ``treatment`` will be given to it; `keep` and `treat` change it.
     """
 
     info: TensorInfo
     names: tuple[str, ...]
     role: roles.Role
     kept: str
-    bytes_after: int
+    treatment: Treatment
 
     @property
     def quantized(self) -> bool:
         return not self.kept
 
     @property
+    def bytes_after(self) -> int:
+        """Bytes that it will take in the file."""
+        return self.treatment.bytes_of(self.info) if self.quantized else self.info.nbytes
+
+    @property
     def saved(self) -> int:
         """Bytes that quantizing this tensor saves."""
         return self.info.nbytes - self.bytes_after
 
+    def keep(self, reason: str) -> Decision:
+        """The same tensor, left as it is."""
+        return replace(self, kept=reason)
+
+    def treat(self, treatment: Treatment) -> Decision:
+        """The same tensor, quantized as ``treatment`` says."""
+        return replace(self, kept="", treatment=treatment)
+
 
 @dataclass(frozen=True)
 class Request:
-    """What to do with weights, and with which.
+    """What to do with weights, and with which: shell patterns over tensor names; exclusion wins."""
 
-    ``activations`` is "float", or "dynamic" for linear layers that round their inputs to 8 bits, a scale per token.
-    ``include`` and ``exclude`` are shell patterns over tensor names; exclusion wins.
-    """
-
-    scheme: Scheme
-    group: int | None
-    activations: str = "float"
+    treatment: Treatment
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
@@ -66,13 +102,10 @@ def make(source: ModelFile, request: Request) -> list[Decision]:
 
 
 def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: Request, in_folder: bool) -> Decision:
-    from computekit.models import compressed
-
     info = tensors[names[0]]
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
     matrix = len(info.shape) > 1 and info.numel > 0
-    after = compressed.stored_bytes(info.shape, info.dtype, request.group, request.scheme.bits) if matrix else 0
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"
@@ -82,11 +115,11 @@ def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: 
         kept = "excluded"
     elif role not in roles.WEIGHTS and not _matches(names, request.include):
         kept = "ambiguous (--include quantizes it)" if role == "ambiguous" else f"{role} tensor"
-    elif after >= info.nbytes:
+    elif request.treatment.bytes_of(info) >= info.nbytes:
         kept = "would not be smaller"
     elif in_folder:
-        kept = huggingface.unreadable(info, request.group)
-    return Decision(info, names, role, kept, info.nbytes if kept else after)
+        kept = huggingface.unreadable(info, request.treatment.group)
+    return Decision(info, names, role, kept, request.treatment)
 
 
 def _tied(tensors: Mapping[str, TensorInfo]) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import computekit
 from computekit import FileProblem
@@ -15,29 +15,30 @@ if TYPE_CHECKING:
 
     from computekit.models import ModelFile, TensorInfo
 
-    from .plan import Decision, Request
+    from .plan import Decision, Treatment
 
 
 def write(
-    run: computekit.StepRun, source: ModelFile, target: Path, decisions: list[Decision], request: Request
+    run: computekit.StepRun, source: ModelFile, target: Path, decisions: list[Decision], asked: Treatment
 ) -> None:
-    """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose."""
+    """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose.
+
+    The file remembers what was ``asked`` for, and which layers compute with rounded inputs.
+    """
     from computekit.models import compressed, rewrite
 
     from . import huggingface
 
-    scheme, group = request.scheme, request.group
-    metadata = {**source.metadata, "compression": {"scheme": scheme.name, "activations": request.activations}}
+    metadata = {**source.metadata, "compression": describe(decisions, asked)}
     if huggingface.is_folder(source):
-        metadata["quantization_config"] = huggingface.quantization_config(decisions, request)
+        metadata["quantization_config"] = huggingface.quantization_config(decisions)
     by_name = {name: decision for decision in decisions for name in decision.names}
     with _one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
 
         def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
             bar.update()
-            if not by_name[info.name].quantized:
-                return None
-            return scheme.quantize(load(), scheme.bits, group, info.name).store(info.name)
+            decision = by_name[info.name]
+            return decision.treatment.round(load(), info.name).store(info.name) if decision.quantized else None
 
         try:
             rewrite(source, target, transform, metadata)
@@ -45,6 +46,18 @@ def write(
             raise FileProblem(
                 source.path, str(error), f"repair it, or leave it out with --exclude '{error.name}'"
             ) from error
+
+
+def describe(decisions: list[Decision], asked: Treatment) -> dict[str, Any]:
+    """The metadata ``compression`` of a file: the scheme, and how the layers of the quantized weights compute.
+
+    ``activations`` is one word where all of them agree, else the word of each weight that does not compute in floats.
+    """
+    words = {name: d.treatment.activations for d in decisions if d.quantized for name in d.names}
+    activations: str | dict[str, str] = asked.activations
+    if any(word != asked.activations for word in words.values()):
+        activations = {name: word for name, word in words.items() if word != "float"}
+    return {"scheme": asked.scheme.name, "activations": activations}
 
 
 @contextmanager

@@ -203,7 +203,8 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         elif owners[key] not in filled:
             weight = floats.quantized(name)
             _without_nan(weight.scale, name, source)
-            compress_parameter(owners[key], weight, activations)
+            rounded = activations.get(name) if isinstance(activations, dict) else activations
+            compress_parameter(owners[key], weight, rounded)
             filled.add(owners[key])
     module.load_state_dict(state, strict=False)  # that nothing is missing was seen above
 
