@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from computekit import contracts, verbs
@@ -50,7 +51,7 @@ def manual() -> str:
     for name, hook in hooks().items():
         parts.append(_hook(name, hook))
     parts.append("## What hooks return\n")
-    for kind in (verbs.Command, verbs.Step, *_contracts()):
+    for kind in (verbs.Command, verbs.Step, *contracts_of(contracts), *_plugin_contracts()):
         parts.append(_contract(kind))
     return "\n".join(parts)
 
@@ -86,12 +87,20 @@ def _hook(name: str, hook: Callable[..., Any]) -> str:
     return f"## {name}\n\n```python\n{name}{signature}\n```\n\n{where}{_markdown(inspect.getdoc(hook) or '')}\n"
 
 
-def _contracts() -> list[type]:
+def contracts_of(module: ModuleType) -> list[type]:
+    """The dataclasses that ``module`` defines."""
     return [
         value
-        for value in vars(contracts).values()
-        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == contracts.__name__
+        for value in vars(module).values()
+        if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == module.__name__
     ]
+
+
+def _plugin_contracts() -> list[type]:
+    """What the hooks that our plugins declare return and hand over, in the order of those hooks."""
+    modules = {module.__name__: module for module in map(inspect.getmodule, hooks().values()) if module}
+    modules.pop("computekit.hookspecs")
+    return [kind for module in modules.values() for kind in contracts_of(module)]
 
 
 def _contract(kind: type) -> str:
@@ -101,7 +110,8 @@ def _contract(kind: type) -> str:
         default = re.sub(r"<function .*>", "...", default)
         rows.append(f"| `{field.name}` | `{str(field.type).replace('|', chr(92) + '|')}{default}` |")
     table = "\n".join(["| field | type |", "|---|---|", *rows])
-    return f"### {kind.__name__}\n\n{_markdown(inspect.getdoc(kind) or '')}\n\n{table}\n"
+    where = "" if kind.__module__.startswith("computekit.") else f"From `{kind.__module__}`.\n\n"
+    return f"### {kind.__name__}\n\n{where}{_markdown(inspect.getdoc(kind) or '')}\n\n{table}\n"
 
 
 def _markdown(text: str) -> str:

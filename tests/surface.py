@@ -43,8 +43,7 @@ def surface() -> dict[str, Any]:
         },
         "contracts": {
             kind.__name__: [_field(field) for field in dataclasses.fields(kind)]
-            for kind in (verbs.Command, verbs.Step, *vars(contracts).values())
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+            for kind in (verbs.Command, verbs.Step, *_contracts(host))
         },
         "steps": {
             name: {"words": list(step.argv), "takes": step.takes, "gives": step.gives, "exclusive": step.exclusive}
@@ -54,6 +53,16 @@ def surface() -> dict[str, Any]:
             pair for name, entry in host.commands.items() for pair in _commands(f"computekit {name}", entry.command)
         ),
     }
+
+
+def _contracts(host: Host) -> Iterator[type]:
+    """The dataclasses of `contracts`, and those of the modules in which our plugins declare hooks."""
+    callers = [caller for caller in vars(host.manager.hook).values() if getattr(caller, "spec", None) is not None]
+    modules = {contracts, *(inspect.getmodule(caller.spec.function) for caller in callers)}
+    for module in sorted(filter(None, modules), key=lambda module: module.__name__):
+        for kind in vars(module).values():
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__:
+                yield kind
 
 
 def _field(field: dataclasses.Field[Any]) -> str:

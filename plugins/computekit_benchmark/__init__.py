@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import computekit
 from computekit import hookspecs, implements
+
+from . import scenarios
+from .scenarios import Figure, Finding, Load, Scenario
+
+if TYPE_CHECKING:
+    import pluggy
+
+__all__ = ["Figure", "Finding", "Load", "Scenario"]
+
+
+@implements(hookspecs.computekit_addhooks)
+def computekit_addhooks(manager: pluggy.PluginManager) -> None:
+    manager.add_hookspecs(scenarios)
+
+
+@implements(scenarios.computekit_benchmark_scenarios)
+def computekit_benchmark_scenarios() -> list[Scenario]:
+    return list(scenarios.BUILTIN)
 
 
 @implements(hookspecs.computekit_commands)

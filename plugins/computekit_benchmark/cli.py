@@ -178,10 +178,16 @@ def device(run: computekit.StepRun) -> None:
 @options.input_shape
 @click.option(
     "--scenario",
-    type=click.Choice(["single-stream", "offline", "server"]),
+    type=options.HostNames("computekit_benchmark_scenarios", "name"),
     default="server",
     show_default=True,
-    help="As MLPerf Inference names them.",
+    help="MLPerf's single-stream, offline or server, or one that a plugin adds.",
+)
+@click.option(
+    "--scenario-args",
+    type=options.Arguments(),
+    default=None,
+    help="Arguments of a plugin's scenario: key=value,key=value or a JSON object.",
 )
 @click.option(
     "--rate",
@@ -234,6 +240,7 @@ def scenario(
     data: str | None,
     input_shape: tuple[int, ...] | None,
     scenario: str,
+    scenario_args: dict[str, Any] | None,
     rate: float,
     max_batch: int,
     max_delay: float,
@@ -243,7 +250,7 @@ def scenario(
     compile_: bool,
     trust_pickle: bool,
 ) -> int:
-    """Measure one model under an MLPerf scenario: single-stream, offline, or a server with queries that queue.
+    """Measure one model under a scenario: MLPerf's single-stream, offline or server, or one that a plugin adds.
 
     The server gets Poisson arrivals at --rate, forms batches of up to --max-batch from queries that wait at most
     --max-delay, and is judged by the 99th percentile of latency and by goodput: the rate of answers within the bound.
@@ -253,18 +260,25 @@ def scenario(
       computekit benchmark scenario model.pt --rate 500 --max-batch 32 --latency-bound 0.02
       computekit benchmark scenario model.pt --scenario offline --max-batch 256
     """
+    from . import scenarios
     from .jobs import Job, Subject
+    from .loadgen import SCENARIOS
     from .scenario_record import run_scenario
 
+    chosen = scenarios.find(scenario)
+    scenarios.check_arguments(chosen, scenario_args or {})
+    if loadgen and scenario not in SCENARIOS:
+        raise click.UsageError(f"--loadgen drives {', '.join(SCENARIOS)}, not {scenario}")
     if loadgen and find_spec("mlperf_loadgen") is None:
         raise computekit.MissingExtra("mlcommons-loadgen", "loadgen", "--loadgen")
     subject = Subject(run.label or model.stem, str(model), arch, dict(arch_args or {}), trust_pickle)
     more = {
-        "scenario": scenario, "rate_per_s": rate, "max_batch": max_batch, "max_delay_s": max_delay,
-        "latency_bound_s": latency_bound, "duration_s": duration,
+        "scenario": scenario, "arguments": scenario_args or {}, "rate_per_s": rate, "max_batch": max_batch,
+        "max_delay_s": max_delay, "latency_bound_s": latency_bound, "duration_s": duration,
     }  # fmt: skip
     task = "loadgen" if loadgen else "scenario"
-    return run_scenario(run, model, data, Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more))
+    job = Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more)
+    return run_scenario(run, model, data, chosen, job)
 
 
 @benchmark.command("generate")

@@ -20,9 +20,10 @@ from .jobs import Job
 from .loading import blaming
 
 if TYPE_CHECKING:
-    from .scenarios import Sut
+    from .system import SystemUnderTest
 
-_SCENARIOS = {"single-stream": "SingleStream", "offline": "Offline", "server": "Server"}
+SCENARIOS = {"single-stream": "SingleStream", "offline": "Offline", "server": "Server"}
+"""The scenarios that LoadGen can drive, and what it calls them."""
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -31,27 +32,27 @@ def run(job: Job) -> dict[str, Any]:
     Returns ``summary`` (LoadGen's own lines, by title), ``valid``, and the figure of the scenario from them:
     latency_p90_s, samples_per_s, or latency_p99_s with completed_per_s.
     """
-    from .scenarios import POOL, Sut
+    from .system import POOL, SystemUnderTest
 
     try:
         lg: Any = importlib.import_module("mlperf_loadgen")
     except ImportError:
         raise MissingExtra("mlcommons-loadgen", "loadgen", "--loadgen") from None
-    sut = Sut(job)
+    system = SystemUnderTest(job)
     settings = _settings(lg, job)
-    answering = _Answering(lg, sut, job)
-    with blaming(sut.label, "LoadGen"), tempfile.TemporaryDirectory(prefix="computekit-") as folder:
+    answering = _Answering(lg, system, job)
+    with blaming(system.label, "LoadGen"), tempfile.TemporaryDirectory(prefix="computekit-") as folder:
         log = lg.LogSettings()
         log.log_output.outdir = folder
         log.log_output.copy_summary_to_stdout = False
-        system = lg.ConstructSUT(answering.issue, lambda: None)
+        answerer = lg.ConstructSUT(answering.issue, lambda: None)
         library = lg.ConstructQSL(POOL, POOL, lambda _indices: None, lambda _indices: None)
         try:
-            lg.StartTestWithLogSettings(system, library, settings, log)
+            lg.StartTestWithLogSettings(answerer, library, settings, log)
         finally:
             answering.close()
             lg.DestroyQSL(library)
-            lg.DestroySUT(system)
+            lg.DestroySUT(answerer)
         summary = parse_summary((Path(folder) / "mlperf_log_summary.txt").read_text(encoding="utf-8"))
     if answering.failure is not None:
         raise answering.failure
@@ -61,7 +62,7 @@ def run(job: Job) -> dict[str, Any]:
 def _settings(lg: Any, job: Job) -> Any:
     more = job.more
     settings = lg.TestSettings()
-    settings.scenario = getattr(lg.TestScenario, _SCENARIOS[more["scenario"]])
+    settings.scenario = getattr(lg.TestScenario, SCENARIOS[more["scenario"]])
     settings.mode = lg.TestMode.PerformanceOnly
     settings.min_duration_ms = settings.max_duration_ms = round(1000 * more["duration_s"])
     settings.min_query_count = 1
@@ -77,8 +78,8 @@ def _settings(lg: Any, job: Job) -> Any:
 class _Answering:
     """Answers LoadGen's queries in a thread of its own, in batches as `serving.serve` forms them."""
 
-    def __init__(self, lg: Any, sut: Sut, job: Job) -> None:
-        self.lg, self.sut = lg, sut
+    def __init__(self, lg: Any, system: SystemUnderTest, job: Job) -> None:
+        self.lg, self.system = lg, system
         self.max_batch = int(job.more["max_batch"])
         self.max_delay_s = job.more["max_delay_s"] if job.more["scenario"] == "server" else 0.0
         self.failure: ComputekitError | None = None
@@ -98,8 +99,8 @@ class _Answering:
         while (batch := self._batch()) is not None:
             if self.failure is None:
                 try:
-                    with blaming(self.sut.label, "answering a batch"):
-                        self.sut.run([index for _, index in batch])
+                    with blaming(self.system.label, "answering a batch"):
+                        self.system.run([index for _, index in batch])
                 except ComputekitError as error:
                     self.failure = error  # LoadGen still waits for every answer
             self.lg.QuerySamplesComplete([self.lg.QuerySampleResponse(identity, 0, 0) for identity, _ in batch])

@@ -1,21 +1,23 @@
-"""``computekit benchmark scenario``: trials of an MLPerf scenario for one model, and its row in the record."""
+"""``computekit benchmark scenario``: trials of a scenario for one model, and its row in the record."""
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from computekit import StepRun, files, records
+from computekit import StepRun, files, records, statistics
 
 from . import latency, samples
 from .jobs import Job
 from .repeated import repeat
 from .rows import put, put_unknown
+from .scenarios import Figure, Scenario
 
 
-def run_scenario(run: StepRun, model: Path, data: str | None, job: Job) -> int:
-    """Run ``job`` (a scenario with one subject) in fresh processes and fill ``run``; returns the exit status."""
+def run_scenario(run: StepRun, model: Path, data: str | None, scenario: Scenario, job: Job) -> int:
+    """Run ``job`` (``scenario`` with one subject) in fresh processes and fill ``run``; returns the exit status."""
     row = run.row(job.subjects[0].label, sha256=files.sha256(run.input(model)))
     with tempfile.TemporaryDirectory(prefix="computekit-") as folder:
         used = samples.choose(data, job)
@@ -25,55 +27,33 @@ def run_scenario(run: StepRun, model: Path, data: str | None, job: Job) -> int:
     if job.task == "loadgen":
         _loadgen(run, row, trials)
     else:
-        _FIGURES[job.more["scenario"]](run, row, job, trials)
+        for figure in scenario.figures:
+            _put(row, figure, [trial[figure.of] for trial in trials])
+        for text in dict.fromkeys(found for trial in trials for found in trial.values() if isinstance(found, str)):
+            run.note(text)
     return status
 
 
-def _single_stream(_run: StepRun, row: records.Row, _job: Job, trials: list[dict[str, Any]]) -> None:
-    calls = [trial["latencies_s"] for trial in trials]
-    for q in (0.5, 0.9, 0.99):
-        estimate = latency.percentile(calls, q)
-        key = f"single_stream_latency_p{100 * q:g}_s"
+def _put(row: records.Row, figure: Figure, found: list[Any]) -> None:
+    """Add ``figure``; ``found`` is its entry of each trial."""
+    reason = next((value for value in found if isinstance(value, str)), None)
+    if reason is not None:
+        put_unknown(row, figure.key, figure.unit, reason)
+    elif figure.quantile is not None:
+        estimate = latency.percentile(found, figure.quantile)
         if estimate is None:
-            put_unknown(row, key, "s", "too few queries for it; give a longer --duration")
+            put_unknown(row, figure.key, figure.unit, "too few queries for it; give a longer --duration")
         else:
-            put(row, key, estimate, "s")
-
-
-def _offline(_run: StepRun, row: records.Row, job: Job, trials: list[dict[str, Any]]) -> None:
-    rates = [trial["samples_per_s"] for trial in trials]
-    put(row, "offline_throughput_per_s", latency.over_trials(rates, f"batches of {job.more['max_batch']}"), "1/s")
-
-
-def _server(run: StepRun, row: records.Row, job: Job, trials: list[dict[str, Any]]) -> None:
-    more = job.more
-    calls = [trial["latencies_s"] for trial in trials]
-    lost = sum(trial["unanswered"] for trial in trials)
-    if lost:
-        run.note(f"overloaded: {lost} queries were never answered at {more['rate_per_s']:g} per second")
-    for q in (0.5, 0.9, 0.99):
-        estimate = None if lost or not all(calls) else latency.percentile(calls, q)
-        key = f"server_latency_p{100 * q:g}_s"
-        if estimate is None:
-            put_unknown(row, key, "s", "overloaded" if lost else "too few queries for it; give a longer --duration")
-        else:
-            put(row, key, estimate, "s")
-    goodputs = [trial["goodput_per_s"] for trial in trials]
-    if all(goodputs):
-        what = f"answered within {1e3 * more['latency_bound_s']:g} ms at {more['rate_per_s']:g} queries per second"
-        put(row, "goodput_per_s", latency.over_trials(goodputs, what), "1/s")
+            put(row, figure.key, estimate, figure.unit)
+    elif figure.mean == "geometric" and min(found) > 0:
+        put(row, figure.key, latency.over_trials(found, figure.method or figure.of), figure.unit)
     else:
-        put_unknown(row, "goodput_per_s", "1/s", f"no query was answered within {1e3 * more['latency_bound_s']:g} ms")
-    share = sum(trial["within_bound"] for trial in trials) / len(trials)
-    row.quantities["within_bound"] = records.Quantity(
-        value=share, unit="1", how="measured", method="share of queries answered within the bound; MLPerf asks for 0.99"
-    )
-    row.quantities["mean_batch"] = records.Quantity(
-        value=sum(trial["mean_batch"] for trial in trials) / len(trials), unit="1", how="measured"
-    )
-
-
-_FIGURES = {"single-stream": _single_stream, "offline": _offline, "server": _server}
+        estimate = statistics.mean_interval(found)
+        if figure.mean == "share" and estimate.interval is not None:
+            low, high = estimate.interval
+            estimate = dataclasses.replace(estimate, interval=(max(0.0, low), min(1.0, high)))
+        method = f"{figure.method or figure.of}, mean of {len(found)} trials"
+        put(row, figure.key, dataclasses.replace(estimate, method=method), figure.unit)
 
 
 def _loadgen(run: StepRun, row: records.Row, trials: list[dict[str, Any]]) -> None:

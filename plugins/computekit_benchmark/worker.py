@@ -10,7 +10,7 @@ from typing import Any
 
 from computekit import ComputekitError
 
-from . import device, generation, isolated, loadgen, numerics, roofline, scenarios, timing
+from . import device, generation, isolated, loadgen, numerics, roofline, system, timing
 from .jobs import Job
 from .loading import ModelFault
 
@@ -18,7 +18,7 @@ TASKS: dict[str, Callable[[Job], dict[str, Any]]] = {
     "trial": timing.trial,
     "isolated": isolated.examine,
     "device": device.measure,
-    "scenario": scenarios.run,
+    "scenario": system.run,
     "loadgen": loadgen.run,
     "generate": generation.run,
     "numerics": numerics.run,

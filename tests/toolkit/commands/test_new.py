@@ -78,6 +78,7 @@ def test_code_is_formatted_and_sorted_for_any_name(name: str, tmp_path: Path) ->
         (["int8", "--kind", "scheme"], 1, "the scheme 'int8' exists already"),
         (["taylor", "--kind", "criterion"], 1, "the criterion 'taylor' exists already"),
         (["mse", "--kind", "loss"], 1, "the loss 'mse' exists already"),
+        (["server", "--kind", "scenario"], 1, "the scenario 'server' exists already"),
         (["mine", "--kind", "stpe"], 2, "stpe"),
         (["mine", "--into", "nowhere"], 1, "the folder nowhere does not exist"),
         ([], 2, "Missing argument"),

@@ -48,6 +48,12 @@ KINDS = {
         "computekit_distillation_losses",
         "distill",
     ),
+    "scenario": Kind(
+        "A load scenario.",
+        "computekit benchmark scenario model.pt --scenario @NAME@",
+        "computekit_benchmark_scenarios",
+        "benchmark",
+    ),
     "catalog": Kind("Hardware and prices for the catalog.", "computekit plugins"),
     "columns": Kind("Columns for tables of results.", "computekit table *.record.json"),
 }
@@ -116,7 +122,7 @@ def render(name: str, kind: str) -> dict[str, str]:
     values = {
         "NAME": name,
         "MODULE": module,
-        "KEY": f"{name.replace('-', '_')}_share",
+        "KEY": name.replace("-", "_"),
         "CLASS": "".join(part.title() for part in name.split("-")),
         "SUMMARY": about.summary,
         "USAGE": about.usage.replace("@NAME@", name),
