@@ -9,20 +9,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 import computekit
+from computekit import options
+
+from .metric import Gauge
 
 if TYPE_CHECKING:
     import torch
 
     from computekit.evaluation import Evaluation
-    from computekit.models import ModelFile
+    from computekit.models import ArchRef, ModelFile
 
-    from .metric import Gauge
     from .plan import Decision
 
 GATED = "left out by the accuracy gate"
+MISSED = 3
+"""Exit status when no choice of weights keeps the metric within --max-drop; the nearest one is written all the same."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the result is held against: the data, and the most that may be lost on it."""
+
+    data: str | None
+    batch_size: int
+    sensitivity: bool
+    max_drop: float | None
+
+    def __post_init__(self) -> None:
+        if self.data is None and (self.sensitivity or self.max_drop is not None):
+            raise click.UsageError("--sensitivity and --max-drop need --data")
+
+
+goal_options = options.gathered(
+    "goal",
+    Goal,
+    options.data(help="Measure the metric on this data set's test split before and after."),
+    options.batch_size(256),
+    click.option("--sensitivity", is_flag=True, help="Measure what quantizing each weight alone costs. Needs --data."),
+    click.option("--max-drop", type=options.Number(at_least=0),
+                 help="Most that may be lost on the validation split: points of accuracy, or percent of perplexity. "
+                      "The weights that cost most stay as they are; exit 3 if that is not enough. Needs --data."),
+)  # fmt: skip
+"""Options that become one argument ``goal``."""
 
 
 def drop(before: Evaluation, after: Evaluation) -> float:
@@ -35,6 +69,65 @@ def drop(before: Evaluation, after: Evaluation) -> float:
 def unit(evaluation: Evaluation) -> str:
     """The unit of `drop`."""
     return "points of accuracy" if evaluation.metric == "accuracy" else f"% of {evaluation.metric}"
+
+
+class Trial:
+    """The model before and after: chooses what to quantize, checks the file that was written, and reports."""
+
+    def __init__(self, run: computekit.StepRun, goal: Goal, source: ModelFile, gauge: Gauge) -> None:
+        self.run, self.goal, self.source, self.gauge = run, goal, source, gauge
+        self.search: Search | None = None
+        self.lost = 0.0
+
+    @classmethod
+    def of(
+        cls, run: computekit.StepRun, goal: Goal, source: ModelFile, arch: ArchRef | None, trust_pickle: bool
+    ) -> Trial | None:
+        """The trial that ``goal`` asks for, the original measured; None where there is no data to measure with."""
+        if goal.data is None:
+            return None
+        gauge = Gauge(run, computekit.load_data(goal.data), arch, goal.batch_size, trust_pickle)
+        gauge.measure(source.path)
+        return cls(run, goal, source, gauge)
+
+    def choose(self, decisions: list[Decision]) -> list[Decision]:
+        """The decisions with which the model stays within the bound, as far as there is one."""
+        if not self.goal.sensitivity and self.goal.max_drop is None:
+            return decisions
+        self.search = search = Search(self.run, self.gauge, self.source, decisions)
+        ranked = search.sensitivities() if self.goal.sensitivity else None
+        if ranked is not None:
+            self.run.details["sensitivity"] = [
+                {"name": s.decision.info.name, "drop": s.drop, "loss_increase": s.loss_increase} for s in ranked
+            ]
+            self.run.show(table(ranked, unit(search.before)))
+        if self.goal.max_drop is None:
+            return decisions
+        chosen = search.within(self.goal.max_drop, ranked)
+        self.run.details["gate"] = search.tried
+        left_out = [d.info.name for d in chosen if d.kept == GATED]
+        self.run.say(f"gate: {len(left_out)} weights left out {' '.join(left_out[:5])}".rstrip())
+        return chosen
+
+    def check(self, written: Path) -> None:
+        """Measure the file that was written."""
+        self.gauge.measure(written)
+        if self.search is not None:
+            self.lost = drop(self.search.before, self.gauge.evaluate(self.gauge.load(written), "validation"))
+
+    def report(self) -> int:
+        """Put the metric into the record; returns the exit status, `MISSED` if the bound was not met."""
+        self.gauge.report()
+        if self.search is None or self.goal.max_drop is None:
+            return 0
+        measured = unit(self.search.before)
+        self.run.put("gate_drop", self.lost, method=f"{measured} lost on the validation split")
+        if self.lost <= self.goal.max_drop:
+            return 0
+        missed = f"the drop is {self.lost:.3g} {measured}, not within {self.goal.max_drop:g}; the nearest was saved"
+        self.run.note(missed)
+        self.run.say(f"Gate missed: {missed}")
+        return MISSED
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
-"""What happens to which tensor: decided from the file's header, before any weight is read."""
+"""What happens to which tensor: the options that ask for it, and the decisions, made from the file's header alone."""
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from computekit import UnknownName
+import click
+
+from computekit import UnknownName, options
 from computekit.models import ModelFile, TensorInfo, roles
 
-from . import huggingface
+from . import huggingface, schemes
 from .schemes import Scheme
 
 if TYPE_CHECKING:
@@ -80,11 +83,53 @@ class Decision:
 
 @dataclass(frozen=True)
 class Request:
-    """What to do with weights, and with which: shell patterns over tensor names; exclusion wins."""
+    """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns over tensor names.
 
-    treatment: Treatment
+    Exclusion wins. ``scheme`` is the name of a scheme, ``group_size`` None what suits it.
+    """
+
+    scheme: str
+    group_size: int | None = None
+    activations: str = "float"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def treatment(self) -> Treatment:
+        """What every weight is asked to get; raises UnknownName for the scheme, click.UsageError for what clashes."""
+        scheme = schemes.get(self.scheme)
+        group = self.group_size or scheme.default_group
+        if self.activations == "dynamic" and (scheme.bits != 8 or group is not None):
+            raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
+        return Treatment(scheme, group, self.activations)
+
+
+def _request(int8: bool, int4: bool, scheme: str | None, **others: Any) -> Request:
+    """The request that the options name; click.UsageError for no scheme and for several."""
+    named = {name for name, given in (("int8", int8), ("int4", int4), (scheme, scheme)) if given and name}
+    if not named:
+        raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(sorted(named))} are two schemes; choose one of --int8, --int4, --scheme")
+    return Request(named.pop(), **others)
+
+
+request_options = options.gathered(
+    "request",
+    _request,
+    click.option("--int8", is_flag=True, help="8-bit integers, one scale per output channel."),
+    click.option("--int4", is_flag=True, help="4-bit integers, a scale per group of values."),
+    click.option("--scheme", type=options.HostNames("computekit_quantization_schemes", "name"),
+                 help="A scheme by name; plugins add more."),
+    click.option("--group-size", type=click.IntRange(min=1),
+                 help="Values that share a scale.  [default: int8 a row, int4 32]"),
+    click.option("--activations", type=click.Choice(["float", "dynamic"]), default="float", show_default=True,
+                 help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token. "
+                      "Needs --int8."),
+    click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
+)  # fmt: skip
+"""Options that become one argument ``request``."""
 
 
 def make(source: ModelFile, request: Request) -> list[Decision]:

@@ -167,3 +167,18 @@ def test_what_is_no_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 def test_what_cannot_be_a_device_is_wrong_usage(name: str) -> None:
     with pytest.raises(click.BadParameter, match="is not auto, cpu, cuda"):
         options.DeviceName().convert(name, None, None)
+
+
+def test_gathered_options_reach_the_command_as_one_argument() -> None:
+    made = options.gathered("size", lambda width, height: (width, height), click.option("--width", type=int),
+                            click.option("--height", type=int, default=2))  # fmt: skip
+
+    @click.command()
+    @click.argument("name")
+    @made
+    @click.option("--last", is_flag=True)
+    def command(name: str, size: tuple[int, int], last: bool) -> None:
+        click.echo(f"{name} {size} {last}")
+
+    assert [parameter.name for parameter in command.params] == ["name", "width", "height", "last"]
+    assert CliRunner().invoke(command, ["a", "--width", "1", "--last"]).output == "a (1, 2) True\n"

@@ -272,6 +272,34 @@ def arch(name: str = "--arch", default: str | None = None, required: bool = Fals
     return decorate
 
 
+def gathered(name: str, make: Callable[..., Any], *added: Decorator) -> Decorator:
+    """Options of one topic, whose values reach the command's function as one argument.
+
+    ``name`` is that argument, and ``make`` is called with the values by name: the class of a frozen dataclass, or a
+    function that may raise click.UsageError where they do not go together. ::
+
+        sampling = options.gathered("sampling", Sampling, options.data(), options.batch_size())
+    """
+
+    def collect() -> None: ...
+
+    for decorator in reversed(added):
+        decorator(collect)
+    parameters: list[click.Parameter] = vars(collect)["__click_params__"]
+    keys = [parameter.name for parameter in parameters if parameter.expose_value]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*args: Any, **kwargs: Any) -> Any:
+            values = {key: kwargs.pop(key) for key in keys}
+            return function(*args, **{name: make(**values)}, **kwargs)
+
+        vars(command)["__click_params__"] = [*getattr(function, "__click_params__", ()), *parameters]
+        return command
+
+    return decorate
+
+
 def common(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that every command has: --quiet and --debug."""
     return quiet(debug(function))

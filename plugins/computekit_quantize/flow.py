@@ -1,0 +1,119 @@
+"""The steps from a request to a file and its record: open, plan, choose, write, measure, report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import computekit
+from computekit import ComputekitError, FileProblem, files
+from computekit.models import ModelFile, open_model, roles
+
+from . import huggingface, plan, writing
+from .coverage import Coverage
+from .gate import Goal, Trial
+
+if TYPE_CHECKING:
+    from computekit.models import ArchRef
+
+MIN_COVERAGE = 0.10
+"""Share of a model's bytes below which quantizing it is refused as a no-op."""
+NOTABLE_REST = 0.2
+"""Share of the input's bytes besides the weights above which a note says so."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that one run was asked for; the options of a topic are one field."""
+
+    model: Path
+    request: plan.Request
+    goal: Goal
+    arch: ArchRef | None
+    trust_pickle: bool
+    allow_noop: bool
+    dry_run: bool
+
+
+class NoGain(ComputekitError):
+    """Quantizing would not make the file meaningfully smaller."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, why)
+        self.path, self.why = path, why
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}; nothing was written (--allow-noop writes it all the same)"
+
+
+def carry_out(run: computekit.StepRun, job: Job) -> int:
+    """Do the job and fill the record of ``run``; returns the exit status.
+
+    Raises:
+        ComputekitError: the file cannot be read, cannot be quantized or would not become smaller, or cannot take the
+            data; nothing is written then.
+    """
+    treatment = job.request.treatment
+    source = _open(job)
+    run.input(job.model)
+    decisions = plan.make(source, job.request)
+    if job.dry_run:
+        run.show(Coverage(decisions).tensor_table())
+        _put_coverage(run, Coverage(decisions))
+        return 0
+    _check_coverage(job, Coverage(decisions))
+    trial = Trial.of(run, job.goal, source, job.arch, job.trust_pickle)
+    if trial is not None:
+        decisions = trial.choose(decisions)
+    with run.writing(source.beside(job.request.scheme)) as target:
+        writing.write(run, source, target, decisions, treatment)
+        size = _check_smaller(job, target)
+        if trial is not None:
+            trial.check(target)
+    _put_sizes(run, job, source, decisions, size)
+    _put_coverage(run, Coverage(decisions))
+    return trial.report() if trial is not None else 0
+
+
+def _open(job: Job) -> ModelFile:
+    """The model file, unless its weights are quantized already."""
+    from computekit.models import compressed
+
+    source = open_model(job.model, trust_pickle=job.trust_pickle)
+    present = compressed.find(source.tensors)
+    if present:
+        example = f"{len(present)} weights, e.g. {next(iter(present))}"
+        raise FileProblem(job.model, f"is quantized already ({example})", "computekit dequantize gives back floats")
+    huggingface.check_plain(source)
+    return source
+
+
+def _check_coverage(job: Job, report: Coverage) -> None:
+    if report.share < MIN_COVERAGE and not job.allow_noop:
+        raise NoGain(job.model, f"only {report.share:.1%} of the bytes can be quantized ({report.reasons()})")
+
+
+def _check_smaller(job: Job, target: Path) -> int:
+    """Bytes of the result; raises NoGain if they are not fewer than the input's."""
+    before, after = files.size_bytes(job.model), files.size_bytes(target)
+    if after >= before and not job.allow_noop:
+        raise NoGain(job.model, f"the result would take {after} bytes, the input takes {before}")
+    return after
+
+
+def _put_sizes(run: computekit.StepRun, job: Job, source: ModelFile, decisions: list[plan.Decision], size: int) -> None:
+    before = files.size_bytes(job.model)
+    run.put("parameters", roles.count_parameters(source), method="values in float tensors, running statistics apart")
+    run.put("file_bytes", size, "B")
+    run.put("compression_ratio", before / size, "1", method="bytes of the input over bytes of the output")
+    other = before - sum(decision.info.nbytes for decision in decisions)
+    if other > before * NOTABLE_REST:
+        run.note(f"{other / before:.0%} of the input is not weights (optimizer state, for example) and was copied")
+
+
+def _put_coverage(run: computekit.StepRun, report: Coverage) -> None:
+    run.put("coverage", report.share, "1", method="bytes of the tensors that were quantized over bytes of all")
+    run.details["coverage"] = report.rows()
+    run.details["tensors"] = report.tensors()
+    run.show(report.table())
