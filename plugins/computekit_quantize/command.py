@@ -9,13 +9,14 @@ import click
 import computekit
 from computekit import options
 
-from . import flow, gate, plan
+from . import calibration, flow, gate, plan
 
 
 @click.command()
 @options.model
 @plan.request_options
 @gate.goal_options
+@calibration.calibration_options
 @options.arch()
 @options.trust_pickle
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")

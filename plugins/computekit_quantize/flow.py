@@ -11,6 +11,7 @@ from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 
 from . import huggingface, plan, writing
+from .calibration import Calibration
 from .coverage import Coverage
 from .gate import Goal, Trial
 
@@ -30,6 +31,7 @@ class Job:
     model: Path
     request: plan.Request
     goal: Goal
+    calibration: Calibration
     arch: ArchRef | None
     trust_pickle: bool
     allow_noop: bool
@@ -55,6 +57,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
             data; nothing is written then.
     """
     treatment = job.request.treatment
+    if treatment.scheme.calibrated is None:
+        job.calibration.check_unused(treatment.scheme.name)
     source = _open(job)
     run.input(job.model)
     decisions = plan.make(source, job.request)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from computekit.models.compressed import QuantizedWeight
 
+    from .moments import Moments
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -22,6 +24,8 @@ class Scheme:
     ``quantize(weight, bits, group, name)`` takes a weight (out, ...) in floating point and returns it with ``bits``, 8
     or 4, per value and a scale for every `compressed.group_size` values of a row; ``name`` is for error messages.
     ``group`` is ``default_group`` (None: one scale per row) unless the user gives another.
+
+    ``calibrated(weight, moments, bits, group, name)`` does the same for a weight whose layer was observed on data.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Scheme:
     bits: int
     quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight]
     default_group: int | None = None
+    calibrated: Callable[[torch.Tensor, Moments, int, int | None, str], QuantizedWeight] | None = None
 
 
 @computekit.hookspec
