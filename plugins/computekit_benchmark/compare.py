@@ -14,7 +14,7 @@ from computekit import ComputekitError, StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
 from . import inside, jobs, latency, machine, samples
-from .campaign import Campaign
+from .campaign import INTERRUPTION, Campaign
 from .jobs import Job, JobFailed
 from .rows import put, put_unknown, significant
 from .verdicts import MIN_TRIALS, Comparison
@@ -71,8 +71,9 @@ def compare_models(
         if used is not None:
             run.details["data"] = used.describe()
             job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
-        job, examined = _examine_all(run, job, asked.batch_size)
+        job, examined, interrupted = _examine_all(run, job, asked.batch_size)
         campaign = Campaign(job, batches, asked.budget_s, asked.margin, asked.clock)
+        campaign.ended = INTERRUPTION if interrupted else None
         watch = machine.Watch()
         _run_trials(run, campaign)
         noise = watch.report()
@@ -81,16 +82,17 @@ def compare_models(
             row = run.row(label, sha256=digest)
             _put_size(row, model, examined[label])
             _put_quality(row, examined[label], examined[labels[0]], labels[0])
-            if label in position:
+            if label in position and campaign.trials:
                 _put_timing(row, campaign, position[label])
             else:
-                put_unknown(row, "latency_s", "s", str(examined[label]["error"]))
-                put_unknown(row, "throughput_per_s", "1/s", str(examined[label]["error"]))
+                reason = str(examined[label].get("error", campaign.ended))
+                put_unknown(row, "latency_s", "s", reason)
+                put_unknown(row, "throughput_per_s", "1/s", reason)
         comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
         _report(run, campaign, comparisons, noise)
-        if asked.numerics:
+        if asked.numerics and not interrupted:
             inside.show_numerics(run, job, asked.batch_size)
-        if asked.roofline:
+        if asked.roofline and not interrupted:
             inside.show_roofline(
                 run, job, asked.batch_size, asked.ceilings, run.output(models[0].parent / "roofline.svg").parent
             )
@@ -116,8 +118,9 @@ def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
     return labels
 
 
-def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dict[str, Any]]]:
-    """The job with the subjects that can be timed, and what `isolated.examine` says of each model.
+def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dict[str, Any]], bool]:
+    """The job with the subjects that can be timed, what `isolated.examine` says of each model, and whether Ctrl-C came
+    in between.
 
     Raises:
         JobFailed: the first model, or all others, cannot be run.
@@ -129,6 +132,10 @@ def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dic
             ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
             try:
                 found = jobs.run(ask, EXAMINING_S)
+            except KeyboardInterrupt:
+                if not examined:
+                    raise
+                break
             except JobFailed as failure:
                 if subject is job.subjects[0]:
                     raise
@@ -137,11 +144,14 @@ def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dic
                 run.note(f"{subject.label}: {failure.problem}; it was not timed")
             examined[subject.label] = found
             bar.update()
+    interrupted = len(examined) < len(job.subjects)
+    for subject in job.subjects:
+        examined.setdefault(subject.label, {"error": INTERRUPTION})
     sound = tuple(subject for subject in job.subjects if "error" not in examined[subject.label])
     if len(sound) == 1 and failures:
         raise failures[0]
     _check_outputs(run, examined)
-    return job.but(subjects=sound), examined
+    return job.but(subjects=sound), examined, interrupted
 
 
 def _check_outputs(run: StepRun, examined: dict[str, dict[str, Any]]) -> None:
@@ -151,6 +161,11 @@ def _check_outputs(run: StepRun, examined: dict[str, dict[str, Any]]) -> None:
     for label, found in examined.items():
         if label in shapes and shapes[label] != shapes[first]:
             run.note(f"{label} returns shape {shapes[label]}, {first} {shapes[first]}: they do not do the same job")
+        if "other_shape" in found:
+            run.note(
+                f"{label} returns shape {found['output_shape']} in one call and {found['other_shape']} in the next, "
+                "for the same inputs: its times are of different jobs"
+            )
         if found.get("nonfinite"):
             run.note(f"{label} returns {found['nonfinite']} values that are NaN or infinite")
         if found.get("grows_bytes_per_call", 0) > 4096:
@@ -163,7 +178,11 @@ def _run_trials(run: StepRun, campaign: Campaign) -> None:
         def after_trial(_campaign: Campaign) -> None:
             bar.update()
 
-        campaign.run(after_trial)
+        if campaign.ended is None:
+            try:
+                campaign.run(after_trial)
+            except KeyboardInterrupt:  # before the first trial; what is known of the models by now is kept
+                campaign.ended = INTERRUPTION
     for failure in campaign.failures:
         run.note(f"a trial was lost and does not count: {failure}")
     for trial in campaign.trials[:1]:

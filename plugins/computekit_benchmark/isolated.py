@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from computekit import devices, files
+from computekit import devices, energy, files
 from computekit.evaluation import evaluate
 from computekit.models.compressed_layers import count_parameters
 
-from . import compiling, energy, memory, samples
+from . import compiling, memory, samples
 from .jobs import Job
 from .loading import blaming, caller, example_inputs, first_tensor, load, prepare
 
@@ -34,9 +34,10 @@ ENERGY_S = 2.0
 def examine(job: Job) -> dict[str, Any]:
     """Load the job's only subject and call it at batch size ``more["batch"]``.
 
-    Returns parameters, output_shape, nonfinite (how many outputs are NaN or infinite), compile_s if the job compiles,
-    peak_memory_bytes (or peak_memory_reason), grows_bytes_per_call, energy_j per sample (or energy_reason), and with
-    samples of a data set: metric, quantity (of a record) and outcomes (per sample, see `Evaluation`).
+    Returns parameters, output_shape, other_shape (if a second call with the same inputs gives another), nonfinite (how
+    many outputs are NaN or infinite), compile_s if the job compiles, peak_memory_bytes (or peak_memory_reason),
+    grows_bytes_per_call, energy_j per sample (or energy_reason), and with samples of a data set: metric, quantity (of a
+    record) and outcomes (per sample, see `Evaluation`).
     """
     device = prepare(job)
     subject = job.subjects[0]
@@ -56,7 +57,7 @@ def examine(job: Job) -> dict[str, Any]:
         else:
             memory.settle()
             result |= _peak(call, device, before)
-        result |= _output(call())
+        result |= _output([call(), call()])
         result |= _energy(call, device, batch)
     return result | _quality(model.module, job, device)
 
@@ -114,14 +115,17 @@ def _growth(call: Callable[[], Any], calls: int) -> float:
     return max(0.0, min(after - before for before, after in itertools.pairwise(held)) / calls)
 
 
-def _output(output: Any) -> dict[str, Any]:
+def _output(outputs: list[Any]) -> dict[str, Any]:
+    """What is odd about the outputs of several calls with the same inputs."""
     import torch
 
-    tensor = first_tensor(output)
-    if tensor is None:
+    tensors = [tensor for tensor in map(first_tensor, outputs) if tensor is not None]
+    if not tensors:
         return {"output_shape": None, "nonfinite": 0}
-    bad = 0 if not tensor.is_floating_point() else int((~torch.isfinite(tensor)).sum())
-    return {"output_shape": list(tensor.shape), "nonfinite": bad}
+    shapes = [list(tensor.shape) for tensor in tensors]
+    bad = int((~torch.isfinite(tensors[-1])).sum()) if tensors[-1].is_floating_point() else 0
+    other = [shape for shape in shapes if shape != shapes[0]]
+    return {"output_shape": shapes[0], "nonfinite": bad} | ({"other_shape": other[0]} if other else {})
 
 
 def _energy(call: Callable[[], Any], device: torch.device, batch: int) -> dict[str, Any]:

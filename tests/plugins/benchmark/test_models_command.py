@@ -23,7 +23,7 @@ ZOO = """
     class Odd(nn.Module):
         def __init__(self, fault):
             super().__init__()
-            self.fault, self.layer = fault, nn.Linear(64, 10)
+            self.fault, self.layer, self.calls = fault, nn.Linear(64, 10), 0
 
         def forward(self, x):
             x = self.layer(x.flatten(1))
@@ -33,6 +33,9 @@ ZOO = """
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fault == "nan":
                 return x * float("nan")
+            self.calls += 1
+            if self.fault == "moody":
+                return x[:, : 5 + self.calls % 2]
             return x[:, :5] if self.fault == "shape" else x
 """
 
@@ -84,12 +87,13 @@ def test_a_hundred_times_wider_model_is_slower_and_the_record_says_all(folder):
 
 @pytest.mark.slow
 def test_broken_odd_and_equal_models_are_named_and_the_sound_ones_measured(folder):
-    faults = {fault: make(fault, "Odd", fault=fault) for fault in ("raises", "dies", "nan", "shape")}
+    faults = {fault: make(fault, "Odd", fault=fault) for fault in ("raises", "dies", "nan", "shape", "moody")}
     good = make("good")
     status, out, _ = invoke("models", good, *faults.values(), good, *QUICK, "--json")
     assert status == 0
     record = json.loads(out)
-    assert [pair["b"] for pair in record["details"]["measured"]["pairs"]] == ["nan.pt", "shape.pt", "good.pt #2"]
+    pairs = record["details"]["measured"]["pairs"]
+    assert [pair["b"] for pair in pairs] == ["nan.pt", "shape.pt", "moody.pt", "good.pt #2"]
     reasons = {row["label"]: row["quantities"]["latency_s"].get("reason", "") for row in record["rows"]}
     assert "only even batches" in reasons["raises.pt"]
     assert "ended by SIGKILL" in reasons["dies.pt"]
@@ -97,9 +101,39 @@ def test_broken_odd_and_equal_models_are_named_and_the_sound_ones_measured(folde
     for said in (
         "nan.pt returns 10 values that are NaN",
         "shape.pt returns shape [1, 5]",
+        "in the next, for the same inputs",
         "compares a model with itself",
     ):
         assert said in notes
+
+
+@pytest.mark.parametrize("examined", [1, 2])
+def test_ctrl_c_before_the_first_trial_keeps_what_is_known(folder, monkeypatch, examined):
+    found = {
+        "parameters": 2410,
+        "output_shape": [1, 10],
+        "nonfinite": 0,
+        "peak_memory_bytes": 9000,
+        "energy_reason": "-",
+    }
+    tasks = []
+
+    def run(job, _seconds):
+        tasks.append(job.task)
+        if len(tasks) > examined:
+            raise KeyboardInterrupt
+        return dict(found)
+
+    monkeypatch.setattr("computekit_benchmark.jobs.run", run)
+    code, out, _ = invoke("models", make("a"), make("b", width=64), *QUICK, "--json")
+    record = json.loads(out)
+    assert code == 130
+    assert record["details"]["measured"]["partial"] is True
+    first, second = (row["quantities"] for row in record["rows"])
+    assert first["peak_memory_bytes"]["value"] == 9000
+    assert first["latency_s"]["reason"] == "interrupted"
+    assert ("reason" in second["peak_memory_bytes"]) == (examined == 1)
+    assert any("interrupted after 0 trials" in note for note in record["notes"])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Counters and percentiles: memory, energy, the machine's state, and latency from timed calls."""
+"""Counters and percentiles: memory, the machine's state, and latency from timed calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from computekit_benchmark import energy, latency, machine, memory
+from computekit_benchmark import latency, machine, memory
 
 linux = pytest.mark.skipif(not memory.can_reset_peak(), reason="needs /proc/self/clear_refs")
 
@@ -28,33 +28,6 @@ def test_the_peak_is_exact_to_a_megabyte_and_starts_again_after_a_larger_one():
     large, small = map(int, out.split())
     assert large == pytest.approx(200 << 20, abs=1e6)
     assert small == pytest.approx(8 << 20, abs=1e6)
-
-
-def rapl(folder, package, joules, top=1000):
-    place = folder / f"intel-rapl:{package}"
-    place.mkdir(exist_ok=True)
-    (place / "energy_uj").write_text(str(int(joules * 1e6)))
-    (place / "max_energy_range_uj").write_text(str(int(top * 1e6)))
-    (folder / f"intel-rapl:{package}:0").mkdir(exist_ok=True)  # a part of the package, already counted in it
-
-
-def test_rapl_adds_packages_and_survives_a_wrap(tmp_path, monkeypatch):
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
-    rapl(tmp_path, 0, 990)
-    rapl(tmp_path, 1, 5)
-    read = energy.counter("cpu")
-    rapl(tmp_path, 0, 10)
-    rapl(tmp_path, 1, 8)
-    assert read() == pytest.approx(20 + 3, abs=1e-4)
-    rapl(tmp_path, 1, 9)
-    assert read() == pytest.approx(24, abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["cpu", "mps"])
-def test_no_counter_is_a_reason_not_a_number(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
-    with pytest.raises(energy.NoCounter, match=r"counter"):
-        energy.counter(kind)
 
 
 def test_machine_report_has_shares_between_zero_and_one_and_a_sentence():

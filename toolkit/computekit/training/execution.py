@@ -15,6 +15,7 @@ import click
 class Execution:
     """How to carry out a `Recipe`.
 
+    ``data_workers`` threads make batches ready while others are trained on; with 0, a step waits for its own.
     Each step's samples are taken in ``accumulate`` parts, one after the other, which takes less memory. With
     ``recompute``, repeated blocks forget their activations and compute them again in the backward pass. ``compile``
     runs the module through ``torch.compile``. With ``checkpoint``, training leaves a checkpoint there every
@@ -22,6 +23,7 @@ class Execution:
     ``trace``, a few steps are profiled into that file.
     """
 
+    data_workers: int = 0
     accumulate: int = 1
     recompute: bool = False
     compile: bool = False
@@ -38,14 +40,15 @@ def execution_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(
-        *args: Any, accumulate: int, recompute: bool, compile: bool, resume: bool, checkpoint_every: int | None,
-        profile: bool, **kwargs: Any,
+        *args: Any, data_workers: int, accumulate: int, recompute: bool, compile: bool, resume: bool,
+        checkpoint_every: int | None, profile: bool, **kwargs: Any,
     ) -> Any:  # fmt: skip
         if checkpoint_every and not resume:
             raise click.UsageError("--checkpoint-every says how often --resume keeps a checkpoint; give both")
 
         def execution(output: Path) -> Execution:
             return Execution(
+                data_workers,
                 accumulate,
                 recompute,
                 compile,
@@ -63,6 +66,8 @@ def execution_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS = [
+    click.option("--data-workers", type=click.IntRange(0), default=0, show_default=True,
+                 help="Threads that make the next batches ready while one is trained on."),
     click.option("--accumulate", type=click.IntRange(1), default=1, show_default=True,
                  help="Parts in which a step's samples are taken one after the other, to save memory."),
     click.option("--recompute", is_flag=True,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .. import flops
+from .. import energy, flops
 from ..datasets import Data, Split
 from ..errors import ComputekitError
 from ..evaluation import Evaluation, check_logits, evaluate, forward
@@ -56,7 +56,8 @@ class FitResult:
 
     ``seconds`` has the wall time of each part of the loop in this process, ``exact_seconds`` says whether a device's
     queue may have blurred them, ``total_s`` is all of it. ``samples_per_s`` leaves out the first step (with what is
-    compiled and allocated in it), validation and checkpoints; None if there was only one step.
+    compiled and allocated in it), validation and checkpoints; None if there was only one step. ``energy_j`` is what the
+    counter of this process's device says of all of it, or None for ``energy_reason``.
     """
 
     recipe: Recipe
@@ -73,6 +74,8 @@ class FitResult:
     first_step_s: float
     samples_per_s: float | None
     peak_memory_bytes: int | None
+    energy_j: float | None
+    energy_reason: str
     ranks: int
     trace_table: str = ""
 
@@ -184,7 +187,10 @@ class _Training:
         self.optimizer = optimizer_for(self.wrapped, recipe.optimizer, self.lr, recipe.weight_decay)
         # batch norms need two samples on each rank; without them every sample counts, however many ranks there are
         least = 2 * ranks.world if any(isinstance(m, _BatchNorm) for m in module.modules()) else 1
-        self.batches = Batches(data.train, recipe.batch_size, recipe.augment == "shift", seed, least)
+        self.batches = Batches(
+            data.train, recipe.batch_size, recipe.augment == "shift", seed, least,
+            workers=execution.data_workers, pinned=device.type == "cuda",
+        )  # fmt: skip
         factor = cosine(recipe.warmup, self.epochs * len(self.batches))
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
         self.clock = Clock(device, exact=execution.trace is not None)
@@ -205,6 +211,7 @@ class _Training:
         self.at = _Progress()
         self.first_step: tuple[float, int] | None = None
         self.peak: int | None = None
+        self.energy: energy.Span | None = None
         self.trace: Trace | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -214,6 +221,7 @@ class _Training:
         if self.execution.checkpoint:
             self._load(self.execution.checkpoint)
         memory.reset_peak(self.device)
+        self.energy = energy.Span(self.device.type, self.device.index or 0)
         if self.execution.trace and self.ranks.first:
             self.trace = Trace(self.execution.trace)
         self.clock.restart()
@@ -230,12 +238,15 @@ class _Training:
             if bar:
                 bar.close()
         self.peak = memory.peak_bytes(self.device)
+        if self.energy:
+            self.energy.end()
         if self.ranks.first:
             self.module.load_state_dict(self.at.best_weights)
         self.module.eval()
 
     def stop(self) -> None:
-        """Leave the module as modules are, whatever happened."""
+        """Leave the module as modules are, and no threads behind, whatever happened."""
+        self.batches.close()
         if self.trace:
             self.trace.stop()
         if self.execution.recompute:
@@ -365,6 +376,8 @@ class _Training:
             first_step_s=first[0] if first else 0.0,
             samples_per_s=later / (trained_s - first[0]) if first and later else None,
             peak_memory_bytes=self.peak,
+            energy_j=self.energy.joules if self.energy else None,
+            energy_reason=self.energy.reason if self.energy else "training did not start",
             ranks=self.ranks.world,
             trace_table=self.trace.table if self.trace else "",
         )

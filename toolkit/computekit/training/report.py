@@ -48,6 +48,12 @@ def _put_speed(run: StepRun, data: Data, result: FitResult) -> None:
             "allocated by torch" if allocated else "resident set of the process, with what its allocator holds back"
         )
         run.put("train_peak_memory_bytes", result.peak_memory_bytes, "B", how="measured", method=method)
+    if result.energy_j is None:
+        run.unknown("train_energy_j", result.energy_reason, "J")
+    else:
+        whole = "counter of the whole device, from the first step to the last validation"
+        method = whole if result.ranks == 1 else f"{whole}; this process's device only"
+        run.put("train_energy_j", result.energy_j, "J", how="measured", method=method)
     run.put("train_total_s", result.total_s, "s", how="measured")
     run.put("train_first_step_s", result.first_step_s, "s", how="measured")
     if result.exact_seconds:

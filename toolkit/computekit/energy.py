@@ -27,6 +27,24 @@ def counter(device_kind: str, index: int = 0) -> Callable[[], float]:
     raise NoCounter(f"no energy counter is known for {device_kind}")
 
 
+class Span:
+    """The joules that a device takes from the creation of this to `end`; ``reason`` says why there are none."""
+
+    def __init__(self, device_kind: str, index: int = 0) -> None:
+        self.joules: float | None = None
+        self.reason = "the span has not ended"
+        try:
+            self._read: Callable[[], float] | None = counter(device_kind, index)
+            self._begin = self._read()
+        except NoCounter as reason:
+            self._read, self.reason = None, str(reason)
+
+    def end(self) -> None:
+        """Read the counter again."""
+        if self._read is not None:
+            self.joules = self._read() - self._begin
+
+
 def _rapl(root: Path) -> Callable[[], float]:
     """Sum of the package domains; a counter that wraps is continued with its own range."""
     packages = sorted(p for p in root.glob("intel-rapl:*") if p.name.count(":") == 1)
