@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -168,6 +170,63 @@ def test_training_cost_of_a_stranger_is_unknown_not_zero() -> None:
     cost = records.load("m-stamped.pt.record.json").rows[0].quantities["train_flops"]
     assert cost.value is None
     assert cost.reason == "no record beside m.pt tells how it was trained"
+
+
+def test_the_record_of_other_bytes_tells_nothing_of_the_training() -> None:
+    run("stamp", "m.pt", "--flops", "10")
+    run("stamp", "m-stamped.pt", "-o", "next.pt")
+    assert [entry.step for entry in records.load("next.pt.record.json").lineage] == ["stamp", "stamp"]
+    Path("m-stamped.pt").write_text("other bytes")
+    run("stamp", "m-stamped.pt", "-o", "next.pt")
+    record = records.load("next.pt.record.json")
+    assert [entry.step for entry in record.lineage] == ["stamp"]
+    assert record.rows[0].quantities["train_flops"].reason == "no record beside m-stamped.pt tells how it was trained"
+
+
+def test_a_damaged_record_beside_the_input_is_refused_before_the_work() -> None:
+    Path("m.pt.record.json").write_text("{}")
+    result = run("stamp", "m.pt")
+    assert result.exit_code == 1
+    assert "m.pt.record.json: is JSON but not a computekit record" in result.stderr
+    assert "working" not in result.stderr
+
+
+def test_an_input_that_changes_while_it_is_read_leaves_the_old_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("stamp", "m.pt")
+    before = Path("m-stamped.pt").read_bytes()
+    monkeypatch.setattr(computekit.StepRun, "say", lambda self, text: Path("m.pt").write_text("changed meanwhile"))
+    result = run("stamp", "m.pt", "--seed", "3")
+    assert result.exit_code == 1
+    assert "m.pt: changed while it was read" in result.stderr
+    assert Path("m-stamped.pt").read_bytes() == before
+    assert sorted(p.name for p in Path().iterdir()) == ["m-stamped.pt", "m-stamped.pt.record.json", "m.pt"]
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_nothing_hashes_beside_the_work_of_a_step_that_measures(
+    exclusive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, hashed = threading.Event(), threading.Event()
+    hash_it = records.FileRef.of
+
+    def slow(path: Path) -> records.FileRef:
+        assert exclusive or let_go.wait(10)
+        found = hash_it(path)
+        hashed.set()
+        return found
+
+    monkeypatch.setattr(records.FileRef, "of", slow)
+    seen = []
+
+    def say(_run: computekit.StepRun, _text: str) -> None:
+        seen.append(hashed.is_set())
+        let_go.set()
+
+    monkeypatch.setattr(computekit.StepRun, "say", say)
+    step = dataclasses.replace(host.current().steps["stamp"], exclusive=exclusive)
+    monkeypatch.setitem(host.current().steps, "stamp", step)
+    assert run("stamp", "m.pt").exit_code == 0
+    assert seen[0] is exclusive
 
 
 def test_a_record_step_writes_its_record_to_the_output() -> None:

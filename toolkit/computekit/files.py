@@ -33,7 +33,7 @@ def atomic(target: str | Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         if temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
@@ -139,7 +139,8 @@ def _shards(index: Path) -> list[Path]:
         return []  # whoever opens it says what is wrong with it
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Put a file, or all files of a folder, onto the disk; returns when they are there."""
     for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -165,17 +165,3 @@ def load(path: str | Path) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FileProblem(path, f"is a damaged record: {where}: {first['msg']}") from error
-
-
-def of_model(model: str | Path, sha256: str | None = None) -> Record | None:
-    """The record beside a model file, or None if there is none or it describes other bytes.
-
-    ``sha256`` is the hash of the file where the caller has it already: hashing reads the whole file.
-    """
-    path = beside(model)
-    if not path.exists():
-        return None
-    record = load(path)
-    if record.output is None or record.output.sha256 != (sha256 or files.sha256(model)):
-        return None
-    return record

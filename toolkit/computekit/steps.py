@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import devices, files, host, loading, records, tables
+from .hashing import Hashing
 from .records import FileRef, Lineage, Quantity, Record, Row
 from .verbs import loaded
 
@@ -58,12 +59,14 @@ class StepRun:
         self._device_name = device
         self._asked_output = output
         self._written: Path | None = None
-        self._inputs: list[FileRef] = []
-        self._lineage: list[Lineage] = []
-        self._unknown_ancestors: list[str] = []
+        self._output: FileRef | None = None
+        self._inputs: list[Hashing] = []
+        self._beside: list[Record | None] = []
         self._train_flops: float | None = None
         self._shown: list[str] = []
         self._step = _step_of(ctx)
+        known = host.current().steps.get(self._step)
+        self._may_measure = known is None or known.exclusive
         self._options = {k: _plain(v) for k, v in ctx.params.items() if k not in _NOT_ASKED}
         self._started = time.time()
         host.current().taking_part.clear()  # what an earlier step in this process looked up is not part of this run
@@ -79,30 +82,45 @@ class StepRun:
         return devices.resolve(self._device_name)
 
     def input(self, path: Path) -> Path:
-        """Register a file that goes in, with its hash, and what is known of how it was made."""
-        reference = FileRef.of(path)
-        self._inputs.append(reference)
-        parent = records.of_model(path, reference.sha256)
-        if parent is None:
-            self._unknown_ancestors.append(str(path))
-        else:
-            seen = {entry.sha256 for entry in self._lineage}
-            self._lineage += [entry for entry in parent.lineage if entry.sha256 not in seen]
+        """Register a file that goes in; the record will have its hash, and what is known of how it was made.
+
+        It is hashed in a thread while the step works on it. In an exclusive step, which measures, and in commands
+        that are no step, it is hashed now: nothing may run beside a measurement.
+
+        Raises:
+            FileProblem: the record beside it is damaged.
+        """
+        hashing = Hashing(path)
+        if self._may_measure:
+            hashing.wait()
+        beside = records.beside(path)
+        self._inputs.append(hashing)
+        self._beside.append(records.load(beside) if beside.exists() else None)
         return path
 
     @contextmanager
     def writing(self, default: Path | str) -> Iterator[Path]:
-        """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well."""
+        """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well.
+
+        Raises:
+            FileProblem: an input changed while it was read; the target stays as it was.
+        """
         target = self.output(default)
         with files.atomic(target) as temporary:
             yield temporary
+            hashing = Hashing(temporary)
+            files.sync(temporary)  # beside the hashing
+            output = hashing.wait()
+            for read in self._inputs:
+                read.wait()
         self._written = target
+        self._output = output.model_copy(update={"path": str(target)})
 
     def output(self, default: Path | str) -> Path:
         """Where the result will go; refuses to overwrite an input."""
         target = self._asked_output or Path(default)
         files.check_writable(target)
-        files.check_spares(target, [Path(reference.path) for reference in self._inputs])
+        files.check_spares(target, [hashing.path for hashing in self._inputs])
         return target
 
     def put(self, key: str, value: float | int | str | None, unit: str = "", **about: Any) -> None:
@@ -156,22 +174,22 @@ class StepRun:
 
     def record(self) -> Record:
         """The record of this run as it stands."""
-        output = FileRef.of(self._written) if self._written else None
+        inputs = [hashing.wait() for hashing in self._inputs]
+        output = self._output
+        lineage: list[Lineage] = []
         if output is not None:
+            lineage, unknown = self._ancestors(inputs)
             own = self._own_row()
             own.label = self.label or own.label or _stem(Path(output.path))
             own.sha256 = output.sha256
-            self._put_training(own)
-            spent = None if self._unknown_ancestors else self._train_flops or 0.0
-            own_entry = Lineage(step=self._step, sha256=output.sha256, train_flops=spent)
-            lineage = [*self._lineage, own_entry]
-        else:
-            lineage = []
+            own.quantities["train_flops"] = self._training(lineage, unknown)
+            spent = None if unknown else self._train_flops or 0.0
+            lineage = [*lineage, Lineage(step=self._step, sha256=output.sha256, train_flops=spent)]
         used_device = "device" in self.__dict__
         return Record(
             step=self._step,
             options=self._options,
-            inputs=self._inputs,
+            inputs=inputs,
             output=output,
             rows=self.rows,
             details=self.details,
@@ -207,22 +225,30 @@ class StepRun:
             self.rows.append(Row(label=self.label or ""))
         return self.rows[0]
 
-    def _put_training(self, own: Row) -> None:
+    def _ancestors(self, inputs: list[FileRef]) -> tuple[list[Lineage], list[str]]:
+        """The steps that led to ``inputs``, by the records beside them, and the inputs of which none tells."""
+        lineage: dict[str, Lineage] = {}
+        unknown = []
+        for reference, beside in zip(inputs, self._beside, strict=True):
+            if beside is None or beside.output is None or beside.output.sha256 != reference.sha256:
+                unknown.append(reference.path)
+                continue
+            for entry in beside.lineage:
+                lineage.setdefault(entry.sha256, entry)
+        return list(lineage.values()), unknown
+
+    def _training(self, lineage: list[Lineage], unknown: list[str]) -> Quantity:
         """train_flops: what all training that led to this model cost, as far as records tell."""
-        if self._unknown_ancestors:
-            reason = f"no record beside {', '.join(self._unknown_ancestors)} tells how it was trained"
-            own.quantities["train_flops"] = Quantity(value=None, unit="FLOP", reason=reason)
-            return
-        gaps = [entry for entry in self._lineage if entry.train_flops is None]
+        gaps = [entry for entry in lineage if entry.train_flops is None]
+        if unknown:
+            reason = f"no record beside {', '.join(unknown)} tells how it was trained"
+            return Quantity(value=None, unit="FLOP", reason=reason)
         if gaps:
-            own.quantities["train_flops"] = Quantity(
-                value=None, unit="FLOP", reason=f"the record of step {gaps[0].step} does not tell its training cost"
-            )
-            return
-        total = sum(entry.train_flops or 0.0 for entry in self._lineage) + (self._train_flops or 0.0)
-        own.quantities["train_flops"] = Quantity(
-            value=total, unit="FLOP", method="forward and backward FLOPs of every step that led to this model"
-        )
+            reason = f"the record of step {gaps[0].step} does not tell its training cost"
+            return Quantity(value=None, unit="FLOP", reason=reason)
+        total = sum(entry.train_flops or 0.0 for entry in lineage) + (self._train_flops or 0.0)
+        method = "forward and backward FLOPs of every step that led to this model"
+        return Quantity(value=total, unit="FLOP", method=method)
 
 
 def _step_of(ctx: click.Context) -> str:

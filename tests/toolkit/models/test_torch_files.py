@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,29 @@ def test_an_optimizer_beside_a_state_dict_in_a_list_is_shown_and_stripped(kind: 
     rewrite(without_optimizer(source), tmp_path / "b.pt", lambda info, load: None)
     after = torch.load(tmp_path / "b.pt", weights_only=True)
     assert type(after) is kind and after[1:] == kind([None, 3]) and same(after[0], document["model_state"])
+
+
+def test_checksums_travel_with_the_data_that_is_copied(tmp_path: Path) -> None:
+    """What was damaged in the source is still known to be damaged in the copy."""
+    torch.save({"a": torch.arange(1000.0), "b": torch.ones(3)}, tmp_path / "m.pt")
+    with zipfile.ZipFile(tmp_path / "m.pt") as archive:
+        place = archive.getinfo("m/data/0").header_offset
+    content = bytearray((tmp_path / "m.pt").read_bytes())
+    content[place + 1000] ^= 1
+    (tmp_path / "damaged.pt").write_bytes(content)
+    for name, damaged in (("m", None), ("damaged", "archive/data/0")):
+        rewrite(open_model(tmp_path / f"{name}.pt"), tmp_path / "copy.pt", lambda info, load: None)
+        with zipfile.ZipFile(tmp_path / "copy.pt") as archive:
+            assert archive.testzip() == damaged
+
+
+def test_a_file_without_checksums_is_read_and_gets_them(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"a": torch.arange(1000.0)}, tmp_path / "m.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    rewrite(open_model(tmp_path / "m.pt"), tmp_path / "copy.pt", lambda info, load: None)
+    with zipfile.ZipFile(tmp_path / "copy.pt") as archive:
+        assert archive.testzip() is None
+    assert torch.equal(torch.load(tmp_path / "copy.pt")["a"], torch.arange(1000.0))

@@ -34,10 +34,11 @@ _MAX_RATIO = 200
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a storage's bytes lie in the file."""
+    """Where a storage's bytes lie in the file, and their CRC-32; 0 if the file does not tell it."""
 
     offset: int
     nbytes: int
+    crc: int = 0
 
 
 @dataclass
@@ -193,6 +194,10 @@ class Archive:
         member = self.members[name]
         if member.file_size > min(_MAX_MEMBER_BYTES, _MAX_RATIO * max(member.compress_size, 1024)):
             raise FileProblem(self.path, f"member {name} unpacks to {member.file_size} bytes", "it is no model file")
+        if member.compress_type == zipfile.ZIP_STORED and not member.CRC:  # torch can be told to leave them out
+            extent = self.extent(name)
+            self.stream.seek(extent.offset)
+            return self.stream.read(extent.nbytes)
         with self.zip.open(member) as content:
             return content.read(member.file_size + 1)
 
@@ -209,7 +214,7 @@ class Archive:
         offset = member.header_offset + 30 + name_length + extra_length
         if offset + member.file_size > self.path.stat().st_size:
             raise FileProblem(self.path, f"member {name} reaches past the end", "the file is truncated")
-        return Extent(offset, member.file_size)
+        return Extent(offset, member.file_size, member.CRC)
 
     def extents(self, folder: str) -> dict[str, Extent]:
         """Where the members below ``folder`` lie, by the rest of their names."""

@@ -18,7 +18,7 @@ from . import checkpoint, pickle_writing, pickles, raw
 from .base import Writer
 from .checkpoint import LazyTensor, Storage
 from .pickles import Call, Ordered
-from .torch_files import KEY, TorchFile
+from .torch_files import KEY, Extent, TorchFile
 
 _ROOT = "archive"
 _ALIGNMENT = 64
@@ -151,23 +151,42 @@ class TorchWriter(Writer):
             if isinstance(value, Storage) and id(value) not in self._new and value.key not in keys:
                 assert self.source is not None
                 keys[value.key] = str(len(self._new) + len(keys))
-                extent = self.source.extent(value)
-                self._member(
-                    f"data/{keys[value.key]}", extent.nbytes, raw.chunks(self.source.path, extent.offset, extent.nbytes)
-                )
+                self._copy_member(f"data/{keys[value.key]}", self.source.path, self.source.extent(value))
         return keys
 
     def _member(self, name: str, size: int, chunks: Iterable[memoryview | bytes]) -> None:
-        """Append one member whose data begins at a multiple of the alignment, as torch's own padding does it."""
+        """Append one member."""
+        info, zip64 = self._described(name, size)
+        with self._archive.open(info, "w", force_zip64=zip64) as member:
+            for chunk in chunks:
+                member.write(chunk)
+
+    def _copy_member(self, name: str, path: Path, extent: Extent) -> None:
+        """Append bytes of another file. A checksum that is known goes along: what was damaged stays known as such."""
+        if not extent.crc:
+            self._member(name, extent.nbytes, raw.chunks(path, extent.offset, extent.nbytes))
+            return
+        info, zip64 = self._described(name, extent.nbytes)
+        info.CRC, info.compress_size, info.header_offset = extent.crc, extent.nbytes, self._stream.tell()
+        self._stream.write(info.FileHeader(zip64))
+        raw.copy(path, extent.offset, extent.nbytes, self._stream)
+        self._archive.filelist.append(info)
+        self._archive.NameToInfo[info.filename] = info
+        self._archive.start_dir = self._stream.tell()
+
+    def _described(self, name: str, size: int) -> tuple[zipfile.ZipInfo, bool]:
+        """The next member, whose data begins at a multiple of the alignment as torch's own padding does it.
+
+        Also whether its header has room for sizes of 8 bytes.
+        """
         info = zipfile.ZipInfo(f"{_ROOT}/{name}", _DATE)
         info.file_size = size
+        info.external_attr = 0o600 << 16
         zip64 = size * 1.05 > zipfile.ZIP64_LIMIT
         header = _LOCAL_HEADER + len(info.filename) + (_ZIP64_EXTRA if zip64 else 0) + _EXTRA_HEADER
         padding = -(self._stream.tell() + header) % _ALIGNMENT
         info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
-        with self._archive.open(info, "w", force_zip64=zip64) as member:
-            for chunk in chunks:
-                member.write(chunk)
+        return info, zip64
 
 
 def _copied(container: dict[Any, Any]) -> dict[Any, Any]:
