@@ -56,17 +56,19 @@ def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:
 
 
 def _group(decisions: Sequence[Decision], treatment: Treatment) -> dict[str, Any]:
-    bits, group = treatment.scheme.bits, treatment.group
-    integers = {"num_bits": bits, "type": "int", "symmetric": True}
+    scheme, group = treatment.scheme, treatment.group
+    values = {"num_bits": scheme.bits, "type": scheme.values, "symmetric": not scheme.zero_points}
     granularity = {"strategy": "channel"} if group is None else {"strategy": "group", "group_size": group}
-    layout = "naive-quantized" if bits == 8 else "pack-quantized"
+    layout = (
+        "pack-quantized" if scheme.bits == 4 else "naive-quantized" if scheme.values == "int" else "float-quantized"
+    )
     about: dict[str, Any] = {
         "targets": _targets(decisions, treatment),
-        "weights": {**integers, "dynamic": False, **granularity},
+        "weights": {**values, "dynamic": False, **granularity},
     }
     if treatment.activations == "dynamic":
         layout = "int-quantized"
-        about["input_activations"] = {**integers, "dynamic": True, "strategy": "token"}
+        about["input_activations"] = {**values, "dynamic": True, "strategy": "token"}
     return {**about, "format": layout}
 
 

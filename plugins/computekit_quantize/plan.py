@@ -42,7 +42,8 @@ class Treatment:
         """Bytes that the weight ``info`` (out, ...) takes in the file."""
         from computekit.models import compressed
 
-        return compressed.stored_bytes(info.shape, info.dtype, self.group, self.scheme.bits)
+        scheme = self.scheme
+        return compressed.stored_bytes(info.shape, info.dtype, self.group, scheme.bits, scheme.zero_points)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Request:
         """What every weight is asked to get; raises UnknownName for the scheme, click.UsageError for what clashes."""
         scheme = schemes.get(self.scheme)
         group = self.group_size or scheme.default_group
-        if self.activations == "dynamic" and (scheme.bits != 8 or group is not None):
+        if self.activations == "dynamic" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
             raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
         return Treatment(scheme, group, self.activations)
 

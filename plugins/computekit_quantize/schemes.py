@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import computekit
 from computekit import UnknownName
@@ -23,7 +23,8 @@ class Scheme:
 
     ``quantize(weight, bits, group, name)`` takes a weight (out, ...) in floating point and returns it with ``bits``, 8
     or 4, per value and a scale for every `compressed.group_size` values of a row; ``name`` is for error messages.
-    ``group`` is ``default_group`` (None: one scale per row) unless the user gives another.
+    ``group`` is ``default_group`` (None: one scale per row) unless the user gives another. ``zero_points`` says that
+    each group has one as well, and ``values`` "float" that the 8 bits are float8_e4m3fn instead of integers.
 
     ``calibrated(weight, moments, bits, group, name)`` does the same for a weight whose layer was observed on data.
     """
@@ -34,6 +35,8 @@ class Scheme:
     quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight]
     default_group: int | None = None
     calibrated: Callable[[torch.Tensor, Moments, int, int | None, str], QuantizedWeight] | None = None
+    zero_points: bool = False
+    values: Literal["int", "float"] = "int"
 
 
 @computekit.hookspec
@@ -83,6 +86,21 @@ def _least_squared_error(weight: torch.Tensor, bits: int, group: int | None, nam
     return mse.quantize(weight, bits, group, name)
 
 
+def _round_with_zero_points(weight: torch.Tensor, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from computekit.models import compressed
+
+    return compressed.quantize(weight, bits, group, name, zero_points=True)
+
+
+def _round_to_float8(weight: torch.Tensor, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from computekit.models import compressed
+
+    return compressed.quantize_float8(weight, group, name)
+
+
 INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
 INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)
 INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32)
+INT4_ASYM = Scheme("int4-asym", "4 bits; a scale and a zero point per 32 values", 4, _round_with_zero_points, 32,
+                   zero_points=True)  # fmt: skip
+FP8 = Scheme("fp8", "8-bit floating point (e4m3), one scale per output channel", 8, _round_to_float8, values="float")

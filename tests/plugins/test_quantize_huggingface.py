@@ -37,10 +37,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_transformers_and_computekit_generate_the_same_text(llama: Path, tmp_path: Path, bits: int) -> None:
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int4-asym", "fp8"])
+def test_transformers_and_computekit_generate_the_same_text(llama: Path, tmp_path: Path, scheme: str) -> None:
     folder = tmp_path / "small"
-    run("quantize", f"--int{bits}", llama, "-o", folder)
+    run("quantize", "--scheme", scheme, llama, "-o", folder)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     config = transformers.AutoConfig.from_pretrained(llama)
     ours = computekit.load_into(transformers.LlamaForCausalLM(config), folder)

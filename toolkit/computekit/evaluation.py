@@ -116,11 +116,11 @@ def difference(baseline: Evaluation, other: Evaluation) -> tuple[str, Estimate]:
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype:
-    """The type of the module's first floating-point parameter or buffer; float32 if it has none."""
+    """The type of the module's first floating-point parameter or buffer, else float32. 8-bit ones are storage."""
     import torch
 
     for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() and tensor.dtype.itemsize > 1:
             return tensor.dtype
     return torch.float32
 

@@ -23,9 +23,11 @@ def weights(draw: st.DrawFn) -> torch.Tensor:
     return weight.to(draw(st.sampled_from(DTYPES)))
 
 
-@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 1, 2, 3, 32]))
-def test_every_value_comes_back_within_half_a_step(weight: torch.Tensor, bits: int, group: int | None) -> None:
-    packed = compressed.quantize(weight, bits, group)
+@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 1, 2, 3, 32]), st.booleans())
+def test_every_value_comes_back_within_half_a_step(
+    weight: torch.Tensor, bits: int, group: int | None, zero_points: bool
+) -> None:
+    packed = compressed.quantize(weight, bits, group, zero_points=zero_points)
     back = packed.dequantize()
     assert (back.shape, back.dtype) == (weight.shape, weight.dtype)
     columns = weight[0].numel()
@@ -36,16 +38,33 @@ def test_every_value_comes_back_within_half_a_step(weight: torch.Tensor, bits: i
     assert bool(((back.double() - weight.double()).abs() <= step * 0.5001 + rounding).all())
 
 
-@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 2, 3]))
-def test_what_is_stored_is_found_and_restored(weight: torch.Tensor, bits: int, group: int | None) -> None:
-    packed = compressed.quantize(weight, bits, group)
+@given(weights(), st.sampled_from([8, 4]), st.sampled_from([None, 2, 3]), st.booleans())
+def test_what_is_stored_is_found_and_restored(
+    weight: torch.Tensor, bits: int, group: int | None, zero_points: bool
+) -> None:
+    packed = compressed.quantize(weight, bits, group, zero_points=zero_points)
     stored = dict(packed.store("layer.weight"))
-    assert compressed.find(stored) == {"layer.weight": bits}
-    assert list(stored) == compressed.parts("layer.weight", bits)
-    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, group, bits)
-    back = compressed.QuantizedWeight.restore("layer.weight", stored.__getitem__, bits)
+    layout = compressed.Layout(bits, zero_points)
+    assert compressed.find(stored) == {"layer.weight": layout}
+    assert list(stored) == layout.parts("layer.weight")
+    expected = compressed.stored_bytes(weight.shape, weight.dtype, group, bits, zero_points)
+    assert sum(t.nbytes for t in stored.values()) == expected
+    back = compressed.QuantizedWeight.restore("layer.weight", stored.__getitem__, layout)
     assert torch.equal(back.values, packed.values)
     assert torch.equal(back.dequantize(), packed.dequantize())
+
+
+@given(weights(), st.sampled_from([None, 2, 3]))
+def test_float8_keeps_three_bits_of_every_value_that_is_not_tiny(weight: torch.Tensor, group: int | None) -> None:
+    packed = compressed.quantize_float8(weight, group)
+    stored = dict(packed.store("w"))
+    assert compressed.find(stored) == {"w": compressed.Layout(8)}
+    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, group)
+    scale = packed.scale.double().repeat_interleave(compressed.group_size(weight[0].numel(), group), 1)
+    step = scale[:, : weight[0].numel()].reshape(weight.shape) * 2**-9  # between the smallest values of the type
+    error = (packed.dequantize().double() - weight.double()).abs()
+    rounding = torch.finfo(weight.dtype).eps * weight.double().abs() + torch.finfo(weight.dtype).tiny
+    assert bool((error <= torch.maximum(weight.double().abs() / 16, step / 2) * 1.001 + rounding).all())
 
 
 def test_long_weights_are_worked_on_in_pieces_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +85,8 @@ def test_the_grid_uses_its_whole_range() -> None:
 def test_non_finite_weights_are_named(bad: float) -> None:
     with pytest.raises(compressed.NonFinite, match=r"'head\.weight'"):
         compressed.quantize(torch.tensor([[1.0, 2.0], [bad, 1.0]]), name="head.weight")
+    with pytest.raises(compressed.NonFinite, match=r"'head\.weight'"):
+        compressed.quantize_float8(torch.tensor([[1.0, 2.0], [bad, 1.0]]), name="head.weight")
 
 
 def test_group_sizes_are_as_even_as_they_can_be() -> None:
@@ -81,6 +102,8 @@ def test_packed_layout_is_that_of_compressed_tensors() -> None:
     helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
     values = torch.randint(-8, 8, (5, 27), dtype=torch.int8)
     assert torch.equal(compressed.pack(values), helpers.pack_to_int32(values, 4))
+    stored = dict(compressed.QuantizedWeight(values, torch.ones(5, 3), 4, values[:, :3]).store("w"))
+    assert torch.equal(stored["w_zero_point"], helpers.pack_to_int32(values[:, :3], 4, packed_dim=0))
 
 
 def test_error_is_no_worse_than_torchao() -> None:

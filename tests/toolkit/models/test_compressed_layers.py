@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,23 @@ from computekit import FileProblem
 from computekit.models import compressed, load_into
 from computekit.models.compressed_layers import count_parameters
 
+Rounding = Callable[[torch.Tensor], compressed.QuantizedWeight]
 
-def compress(module: nn.Module, bits: int, group: int = 4) -> dict[str, torch.Tensor]:
+ROUNDINGS: dict[str, Rounding] = {
+    "int8": lambda weight: compressed.quantize(weight, 8),
+    "int4": lambda weight: compressed.quantize(weight, 4, 4),
+    "int8 asymmetric": lambda weight: compressed.quantize(weight, 8, zero_points=True),
+    "int4 asymmetric": lambda weight: compressed.quantize(weight, 4, 4, zero_points=True),
+    "float8": compressed.quantize_float8,
+}
+
+
+def compress(module: nn.Module, rounding: Rounding) -> dict[str, torch.Tensor]:
     """The module's state_dict with every matrix and kernel compressed."""
     state: dict[str, torch.Tensor] = {}
     for name, tensor in module.state_dict().items():
         big = tensor.ndim > 1 and tensor.is_floating_point()
-        state.update(
-            compressed.quantize(tensor, bits, group if bits == 4 else None).store(name) if big else [(name, tensor)]
-        )
+        state.update(rounding(tensor).store(name) if big else [(name, tensor)])
     return state
 
 
@@ -32,9 +41,9 @@ def save(path: Path, state: dict[str, torch.Tensor]) -> Path:
 
 def decompress(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     plain = dict(state)
-    for name, bits in compressed.find(state).items():
-        weight = compressed.QuantizedWeight.restore(name, state.__getitem__, bits)
-        for part in compressed.parts(name, bits):
+    for name, layout in compressed.find(state).items():
+        weight = compressed.QuantizedWeight.restore(name, state.__getitem__, layout)
+        for part in layout.parts(name):
             del plain[part]
         plain[name] = weight.dequantize()
     return plain
@@ -56,10 +65,10 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize(("build", "inputs"), LAYERS)
-def test_output_is_that_of_the_dequantized_weights(build, inputs, bits: int, tmp_path: Path) -> None:
-    state = compress(build(), bits)
+def test_output_is_that_of_the_dequantized_weights(build, inputs, rounding: str, tmp_path: Path) -> None:
+    state = compress(build(), ROUNDINGS[rounding])
     module = load_into(build(), save(tmp_path / "m.pt", state))
     reference = build().eval()
     reference.load_state_dict(decompress(state))
@@ -72,7 +81,7 @@ def test_output_is_that_of_the_dequantized_weights(build, inputs, bits: int, tmp
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_integers_stay_integers_in_memory_and_through_copies(bits: int, tmp_path: Path) -> None:
-    state = compress(nn.Linear(64, 64), bits, group=32)
+    state = compress(nn.Linear(64, 64), lambda weight: compressed.quantize(weight, bits, 32 if bits == 4 else None))
     module = copy.deepcopy(load_into(nn.Linear(64, 64), save(tmp_path / "m.pt", state))).to(torch.bfloat16)
     held = sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
     assert held < 64 * 64 * 4 * (0.27 if bits == 8 else 0.16)
@@ -94,7 +103,9 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("left_out", [None, "embed.", "head."])
 def test_tied_weights_share_their_integers(left_out: str | None, tmp_path: Path) -> None:
-    state = {k: v for k, v in compress(Tied(), 8).items() if left_out is None or not k.startswith(left_out)}
+    state = {
+        k: v for k, v in compress(Tied(), ROUNDINGS["int8"]).items() if left_out is None or not k.startswith(left_out)
+    }
     module = load_into(Tied(), save(tmp_path / "m.pt", state))
     assert module.embed._parameters["weight"] is module.head._parameters["weight"]
     assert module.head.weight_scale is module.embed.weight_scale
@@ -112,7 +123,7 @@ def test_tied_weights_share_their_integers(left_out: str | None, tmp_path: Path)
     ],
 )
 def test_what_does_not_fit_is_named(change, message: str, tmp_path: Path) -> None:
-    state = compress(nn.Linear(6, 5), 8)
+    state = compress(nn.Linear(6, 5), ROUNDINGS["int8"])
     change(state)
     with pytest.raises(FileProblem, match=message):
         load_into(nn.Linear(6, 5), save(tmp_path / "m.pt", state))
@@ -120,7 +131,7 @@ def test_what_does_not_fit_is_named(change, message: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_weights_take_the_type_of_the_module_not_of_the_file(bits: int, tmp_path: Path) -> None:
-    state = compress(nn.Linear(6, 5).bfloat16(), bits)
+    state = compress(nn.Linear(6, 5).bfloat16(), ROUNDINGS[f"int{bits}"])
     module = load_into(nn.Linear(6, 5), save(tmp_path / "m.pt", state))
     assert module.weight.dtype == torch.float32
     assert module(torch.randn(2, 6)).dtype == torch.float32
@@ -129,5 +140,5 @@ def test_weights_take_the_type_of_the_module_not_of_the_file(bits: int, tmp_path
 @pytest.mark.parametrize("bits", [8, 4])
 def test_parameters_are_counted_as_the_weights_that_they_stand_for(bits: int, tmp_path: Path) -> None:
     for build in (Tied, lambda: nn.LSTM(6, 5), lambda: nn.Linear(7, 3)):
-        module = load_into(build(), save(tmp_path / "m.pt", compress(build(), bits)))
+        module = load_into(build(), save(tmp_path / "m.pt", compress(build(), ROUNDINGS[f"int{bits}"])))
         assert count_parameters(module) == sum(p.numel() for p in build().parameters())

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from computekit import cli
+from computekit.models import compressed
 
 
 def report(path: Path, *words: str) -> dict[str, Any]:
@@ -104,3 +105,10 @@ def test_a_packed_weight_that_cannot_have_its_shape(shape: list[int], tmp_path: 
     torch.save({**packed, "w_shape": torch.tensor(shape, dtype=torch.int64)}, tmp_path / "a.pt")
     result = CliRunner().invoke(cli.main, ["inspect", str(tmp_path / "a.pt")])
     assert result.exit_code == 1 and "does not fit its 32 packed values" in result.output
+
+
+def test_zero_points_that_do_not_fit_are_damage(tmp_path: Path) -> None:
+    stored = dict(compressed.quantize(torch.ones(4, 8), 4, zero_points=True).store("w"))
+    torch.save({**stored, "w_zero_point": torch.zeros(2, 1, dtype=torch.int32)}, tmp_path / "a.pt")
+    result = CliRunner().invoke(cli.main, ["inspect", str(tmp_path / "a.pt")])
+    assert result.exit_code == 1 and "zero points of 'w' have shape [2, 1] where [1, 1] belongs" in result.output

@@ -33,7 +33,7 @@ def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
       computekit dequantize model-int8.pt -o model-float.pt
     """
     from .. import files
-    from ..models import compressed, open_model, rewrite
+    from ..models import open_model, rewrite
     from ..models.float_view import FloatView
 
     source = open_model(model, trust_pickle=trust_pickle)
@@ -41,11 +41,10 @@ def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
     floats = FloatView(source)
     if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")
-    first = {compressed.parts(name, bits)[0]: name for name, bits in floats.weights.items()}
 
     def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
-        if info.name in first:
-            name = first[info.name]
+        if info.name in floats.first:
+            name = floats.first[info.name]
             return [(name, floats.load(name))]
         return None if info.name in floats.tensors else []
 

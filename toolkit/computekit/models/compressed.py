@@ -3,15 +3,16 @@
 They are stored as the compressed-tensors convention names them, so that ``torch.load(weights_only=True)`` and
 safetensors read them in a process that has never heard of computekit. A weight ``X`` of shape (out, ...) becomes
 
-* 8 bits: ``X`` int8 (out, ...) and ``X_scale`` (out, groups);
-* 4 bits: ``X_packed`` int32 (out, ceil(columns / 8)), ``X_scale`` (out, groups) and ``X_shape`` int64 (ndim,).
+* 8 bits: ``X`` int8 or float8_e4m3fn (out, ...) and ``X_scale`` (out, groups);
+* 4 bits: ``X_packed`` int32 (out, ceil(columns / 8)), ``X_scale`` (out, groups) and ``X_shape`` int64 (ndim,);
+* with zero points also ``X_zero_point``: int8 (out, groups), for 4 bits packed to int32 (ceil(out / 8), groups).
 
 ``columns`` is the product of all sizes but the first; each row is cut into ``groups`` groups of equal size (the last
-may be shorter) that share a scale. The dtype of the scale is the dtype of the weight that was compressed, and of the
-weight that comes back: ``weight = integer * scale``.
+may be shorter) that share a scale and a zero point. The dtype of the scale is the dtype of the weight that was
+compressed, and of the weight that comes back: ``weight = (value - zero point) * scale``.
 
 Eight values share an int32, the first in the lowest four bits, each with 8 added: the "pack-quantized" format of
-compressed-tensors (github.com/vllm-project/compressed-tensors).
+compressed-tensors (github.com/vllm-project/compressed-tensors). 8 bits are its "int-quantized" or "float-quantized".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..errors import ComputekitError
 
@@ -49,78 +50,96 @@ class _Described(Protocol):
     def dtype(self) -> torch.dtype: ...
 
 
+class Layout(NamedTuple):
+    """Which tensors stand for a weight in a file: ``bits`` of each value, 8 or 4, and whether there are zero points."""
+
+    bits: int = 8
+    zero_points: bool = False
+
+    def parts(self, name: str) -> list[str]:
+        """The names under which the weight called ``name`` is stored, its values first."""
+        values = [name, f"{name}_scale"] if self.bits == 8 else [f"{name}_packed", f"{name}_scale", f"{name}_shape"]
+        return [*values, f"{name}_zero_point"] if self.zero_points else values
+
+
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """One weight on an integer grid.
+    """One weight on a grid.
 
-    ``values`` int8 in the weight's own shape (out, ...), within [-2^(bits-1), 2^(bits-1) - 1];
-    ``scale`` (out, groups), in the dtype of the weight; ``bits`` is 8 or 4.
+    ``values`` in the weight's own shape (out, ...): int8 within [-2^(bits-1), 2^(bits-1) - 1], or float8_e4m3fn;
+    ``scale`` (out, groups), in the dtype of the weight; ``bits`` is 8 or 4. ``zero_point`` int8 (out, groups) is the
+    value that stands for zero, within the range of the values; None where that is 0 everywhere.
     """
 
     values: torch.Tensor
     scale: torch.Tensor
     bits: int = 8
+    zero_point: torch.Tensor | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.bits, self.zero_point is not None)
 
     def dequantize(self) -> torch.Tensor:
         """The weight in floating point, shape of ``values``, dtype of ``scale``."""
-        return dequantize(self.values, self.scale)
+        return dequantize(self.values, self.scale, self.zero_point)
 
     def store(self, name: str) -> list[tuple[str, torch.Tensor]]:
         """The plain tensors that stand for the weight called ``name`` in a file, by name."""
-        if self.bits == 8:
-            return [(name, self.values), (f"{name}_scale", self.scale)]
         import torch
 
-        shape = torch.tensor(self.values.shape, dtype=torch.int64)
-        return [(f"{name}_packed", pack(self.values)), (f"{name}_scale", self.scale), (f"{name}_shape", shape)]
+        tensors = [self.values if self.bits == 8 else pack(self.values), self.scale]
+        if self.bits == 4:
+            tensors.append(torch.tensor(self.values.shape, dtype=torch.int64))
+        if self.zero_point is not None:
+            tensors.append(self.zero_point if self.bits == 8 else pack(self.zero_point.T).T.contiguous())
+        return list(zip(self.layout.parts(name), tensors, strict=True))
 
     @classmethod
-    def restore(cls, name: str, load: Callable[[str], torch.Tensor], bits: int) -> QuantizedWeight:
+    def restore(cls, name: str, load: Callable[[str], torch.Tensor], layout: Layout) -> QuantizedWeight:
         """The inverse of `store`; ``load`` returns a stored tensor by its name."""
-        scale = load(f"{name}_scale")
-        if bits == 8:
-            return cls(load(name), scale)
-        shape = tuple(load(f"{name}_shape").tolist())
-        return cls(unpack(load(f"{name}_packed"), shape), scale, bits)
+        values, scale, *others = map(load, layout.parts(name))
+        zero_point = others.pop() if layout.zero_points else None
+        if layout.bits == 8:
+            return cls(values, scale, 8, zero_point)
+        if zero_point is not None:
+            zero_point = unpack_zero_point(zero_point, scale.shape)
+        return cls(unpack(values, tuple(others[0].tolist())), scale, 4, zero_point)
 
 
-def find(tensors: Mapping[str, _Described]) -> dict[str, int]:
-    """Names of the compressed weights among ``tensors`` and how many bits each value has.
+def find(tensors: Mapping[str, _Described]) -> dict[str, Layout]:
+    """Names of the compressed weights among ``tensors`` and how each is laid out.
 
     The layout alone decides, so files of other tools that keep the convention are recognized too.
     """
     import torch
 
-    found: dict[str, int] = {}
+    found: dict[str, Layout] = {}
     for scale_name, scale in tensors.items():
         if not scale_name.endswith("_scale") or len(scale.shape) != 2 or not scale.dtype.is_floating_point:
             continue
         name = scale_name.removesuffix("_scale")
-        if name in tensors and tensors[name].dtype == torch.int8 and tensors[name].shape[:1] == scale.shape[:1]:
-            found[name] = 8
-            continue
-        packed, shape = tensors.get(f"{name}_packed"), tensors.get(f"{name}_shape")
-        if packed is None or shape is None:
-            continue
-        if (
-            packed.dtype == torch.int32
-            and shape.dtype == torch.int64
-            and len(packed.shape) == 2 == len(shape.shape) + 1
-        ):
-            found[name] = 4
+        values, packed, size = tensors.get(name), tensors.get(f"{name}_packed"), tensors.get(f"{name}_shape")
+        zero_points = f"{name}_zero_point" in tensors
+        if values is not None and values.dtype in (torch.int8, torch.float8_e4m3fn):
+            if values.shape[:1] == scale.shape[:1]:
+                found[name] = Layout(8, zero_points)
+        elif packed is not None and size is not None:
+            kinds = (packed.dtype, len(packed.shape), size.dtype, len(size.shape))
+            if kinds == (torch.int32, 2, torch.int64, 1):
+                found[name] = Layout(4, zero_points)
     return found
 
 
-def parts(name: str, bits: int) -> list[str]:
-    """The names under which the weight called ``name`` is stored."""
-    return [name, f"{name}_scale"] if bits == 8 else [f"{name}_packed", f"{name}_scale", f"{name}_shape"]
-
-
-def stored_bytes(shape: tuple[int, ...], dtype: torch.dtype, group: int | None = None, bits: int = 8) -> int:
-    """Bytes of the plain tensors that `quantize` makes of a weight of ``shape`` and ``dtype``."""
+def stored_bytes(
+    shape: tuple[int, ...], dtype: torch.dtype, group: int | None = None, bits: int = 8, zero_points: bool = False
+) -> int:
+    """Bytes of the plain tensors that stand for a weight of ``shape`` and ``dtype``."""
     rows, columns = shape[0], math.prod(shape[1:])
-    scales = rows * -(-columns // group_size(columns, group)) * dtype.itemsize
-    return rows * columns + scales if bits == 8 else rows * -(-columns // 8) * 4 + scales + 8 * len(shape)
+    groups = -(-columns // group_size(columns, group))
+    values = rows * columns if bits == 8 else rows * -(-columns // 8) * 4 + 8 * len(shape)
+    zeros = 0 if not zero_points else rows * groups if bits == 8 else -(-rows // 8) * 4 * groups
+    return values + zeros + rows * groups * dtype.itemsize
 
 
 def group_size(columns: int, wanted: int | None) -> int:
@@ -133,12 +152,15 @@ def group_size(columns: int, wanted: int | None) -> int:
     return -(-columns // -(-columns // wanted))
 
 
-def quantize(weight: torch.Tensor, bits: int = 8, group: int | None = None, name: str = "weight") -> QuantizedWeight:
+def quantize(
+    weight: torch.Tensor, bits: int = 8, group: int | None = None, name: str = "weight", *, zero_points: bool = False
+) -> QuantizedWeight:
     """Round ``weight`` (out, ...) to integers of ``bits`` with one scale per row and group of ``group`` columns.
 
-    The grid is symmetric about zero with range [-2^(bits-1), 2^(bits-1) - 1], and each scale is the smallest that keeps
-    every value of its group within half a step of the grid: with N = 2^(bits-1),
-    scale = max(largest / (N - 0.5), -smallest / (N + 0.5)).
+    The grid has range [-2^(bits-1), 2^(bits-1) - 1]. Without zero points it is symmetric about zero, and each scale is
+    the smallest that keeps every value of its group within half a step: with N = 2^(bits-1),
+    scale = max(largest / (N - 0.5), -smallest / (N + 0.5)). With ``zero_points`` the grid reaches from the smallest to
+    the largest value of the group, zero included: scale = (largest - smallest) / (2N - 1).
 
     Raises:
         NonFinite: the weight holds NaN or infinity; the error calls it ``name``.
@@ -147,34 +169,65 @@ def quantize(weight: torch.Tensor, bits: int = 8, group: int | None = None, name
 
     rows = weight.reshape(weight.shape[0], -1)
     size = group_size(rows.shape[1], group)
-    groups = -(-rows.shape[1] // size)
+    shape = (rows.shape[0], -(-rows.shape[1] // size))
     half = 1 << (bits - 1)
     values = torch.empty(rows.shape, dtype=torch.int8)
-    scale = torch.empty((rows.shape[0], groups), dtype=weight.dtype)
+    scale = torch.empty(shape, dtype=weight.dtype)
+    zero = torch.zeros(shape, dtype=torch.int8) if zero_points else None
     exact = torch.float64 if weight.dtype == torch.float64 else torch.float32
     step = max(1, _CHUNK // rows.shape[1])
     for start in range(0, rows.shape[0], step):
-        chunk = _grouped(rows[start : start + step].to(exact), size)
+        part = slice(start, start + step)
+        chunk = _grouped(rows[part].to(exact), size)
         low, high = chunk.amin(2), chunk.amax(2)  # both vectorized; torch.aminmax is not, and takes 15 times as long
-        ideal = torch.maximum(high / (half - 0.5), low / -(half + 0.5))
+        if zero_points:
+            ideal = (high.clamp_min_(0) - low.clamp_max_(0)) / (2 * half - 1)
+        else:
+            ideal = torch.maximum(high / (half - 0.5), low / -(half + 0.5))
         if not bool(torch.isfinite(ideal).all()):
             raise NonFinite(name)
-        stored = _round_up(ideal.where(ideal > 0, 1.0), weight.dtype)
-        scale[start : start + step] = stored
-        integers = (chunk / stored.to(exact).unsqueeze(2)).round_().clamp_(-half, half - 1)
-        values[start : start + step] = integers.flatten(1)[:, : rows.shape[1]]
-    return QuantizedWeight(values.reshape(weight.shape), scale, bits)
+        scale[part] = _round_up(ideal.where(ideal > 0, 1.0), weight.dtype)
+        fine = scale[part].to(exact)
+        chunk = chunk / fine.unsqueeze(2)
+        if zero is not None:
+            zero[part] = (-half - low / fine).round_().clamp_(-half, half - 1)
+            chunk += zero[part].unsqueeze(2)
+        values[part] = chunk.round_().clamp_(-half, half - 1).flatten(1)[:, : rows.shape[1]]
+    return QuantizedWeight(values.reshape(weight.shape), scale, bits, zero)
 
 
-def dequantize(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """``values`` int8 (out, ...) times ``scale`` (out, groups): the weight, in the dtype of ``scale``."""
-    if scale.shape[1] == 1:
-        # converted first: a product of mixed types takes half as long again
-        return values.to(scale.dtype).mul_(scale.reshape(-1, *[1] * (values.ndim - 1)))
-    rows = values.reshape(values.shape[0], -1)
-    size = -(-rows.shape[1] // scale.shape[1])
-    weight = _grouped(rows, size).to(scale.dtype).mul_(scale.unsqueeze(2))
-    return weight.flatten(1)[:, : rows.shape[1]].reshape(values.shape)
+def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = "weight") -> QuantizedWeight:
+    """Round ``weight`` (out, ...) to float8_e4m3fn with one scale per row and group, the largest value being 448.
+
+    Every value keeps three bits after its leading one, down to 2^-15 of the largest (Micikevicius et al. 2022,
+    arXiv:2209.05433, section 3).
+
+    Raises:
+        NonFinite: the weight holds NaN or infinity; the error calls it ``name``.
+    """
+    import torch
+
+    rows = weight.reshape(weight.shape[0], -1)
+    size = group_size(rows.shape[1], group)
+    exact = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    chunk = _grouped(rows.to(exact), size)
+    largest = chunk.abs().amax(2)
+    if not bool(torch.isfinite(largest).all()):
+        raise NonFinite(name)
+    full = torch.finfo(torch.float8_e4m3fn).max
+    scale = _round_up((largest / full).where(largest > 0, 1.0), weight.dtype)
+    values = (chunk / scale.to(exact).unsqueeze(2)).clamp_(-full, full).to(torch.float8_e4m3fn)
+    return QuantizedWeight(values.flatten(1)[:, : rows.shape[1]].reshape(weight.shape), scale)
+
+
+def dequantize(values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
+    """``values`` (out, ...) less ``zero_point``, times ``scale`` (both (out, groups)): in the dtype of ``scale``."""
+    weight = values.to(scale.dtype)  # converted first: a product of mixed types takes half as long again
+    rows = weight.reshape(values.shape[0], -1)
+    groups = _grouped(rows, -(-rows.shape[1] // scale.shape[1]))
+    if zero_point is not None:
+        groups = groups - zero_point.to(scale.dtype).unsqueeze(2)
+    return groups.mul_(scale.unsqueeze(2)).flatten(1)[:, : rows.shape[1]].reshape(values.shape)
 
 
 def pack(values: torch.Tensor) -> torch.Tensor:
@@ -193,6 +246,11 @@ def unpack(packed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     octets = packed.contiguous().view(torch.uint8)
     nibbles = torch.stack((octets & 15, octets >> 4), dim=2).flatten(1).view(torch.int8)
     return (nibbles[:, : math.prod(shape[1:])] - 8).reshape(shape)
+
+
+def unpack_zero_point(packed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Zero points int8 (out, groups) of 4-bit values, which are packed along the rows to (ceil(out / 8), groups)."""
+    return unpack(packed.T, (shape[1], shape[0])).T
 
 
 def _grouped(rows: torch.Tensor, size: int) -> torch.Tensor:

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import compressed
-from .compressed import QuantizedWeight
+from .compressed import Layout, QuantizedWeight
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-_Entry = tuple[str, int, tuple[int, ...]]  # the attribute, the bits of its values, the weight's own shape
+_Entry = tuple[str, Layout, tuple[int, ...]]  # the attribute, how it is stored, the weight's own shape
 
 
 def compress_parameter(
@@ -31,6 +31,7 @@ def compress_parameter(
 
     With ``activations`` "dynamic", linear layers with 8-bit weights and a scale per row compute in integers on the CPU.
     """
+    import torch
     from torch import nn
 
     owner, attribute = places[0]
@@ -43,9 +44,10 @@ def compress_parameter(
     for owner, attribute in places:
         base: Any = getattr(type(owner), "_uncompressed", type(owner))
         before: tuple[_Entry, ...] = getattr(type(owner), "_compressed", ())
-        in_integers = activations == "dynamic" and weight.bits == 8 and weight.scale.shape[1] == 1
-        owner.__class__ = _compressed_class(base, (*before, (attribute, weight.bits, shape)), in_integers)
-        main = compressed.parts(attribute, weight.bits)[0]
+        in_integers = activations == "dynamic" and values.dtype == torch.int8 and weight.scale.shape[1] == 1
+        entry = (attribute, weight.layout, shape)
+        owner.__class__ = _compressed_class(base, (*before, entry), in_integers and weight.zero_point is None)
+        main = weight.layout.parts(attribute)[0]
         if main != attribute:
             del owner._parameters[attribute]
         # not register_parameter: it refuses names that the class has, and the property bears the parameter's name
@@ -60,8 +62,8 @@ def _compressed_class(base: type[nn.Module], attributes: tuple[_Entry, ...], in_
     from torch import nn
 
     members: dict[str, Any] = {"_uncompressed": base, "_compressed": attributes}
-    for attribute, bits, shape in attributes:
-        members[attribute] = property(functools.partial(_read, attribute=attribute, bits=bits, shape=shape))
+    for attribute, layout, shape in attributes:
+        members[attribute] = property(functools.partial(_read, attribute=attribute, layout=layout, shape=shape))
     if issubclass(base, nn.RNNBase):
         members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
     if base.forward is nn.Embedding.forward:
@@ -71,21 +73,23 @@ def _compressed_class(base: type[nn.Module], attributes: tuple[_Entry, ...], in_
     return type(f"Compressed{base.__name__}", (base,), members)
 
 
-def _stored(module: nn.Module, attribute: str, bits: int) -> list[torch.Tensor]:
-    return [
-        module._parameters.get(part, module._buffers.get(part))  # type: ignore[misc]
-        for part in compressed.parts(attribute, bits)
-    ]
+def _stored(module: nn.Module, attribute: str, layout: Layout) -> dict[str, torch.Tensor]:
+    """The tensors that stand for a parameter, by what their names add to its own."""
+    return {
+        part.removeprefix(attribute): module._parameters.get(part, module._buffers.get(part))  # type: ignore[misc]
+        for part in layout.parts(attribute)
+    }
 
 
-def _read(module: nn.Module, attribute: str, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
+def _read(module: nn.Module, attribute: str, layout: Layout, shape: tuple[int, ...]) -> torch.Tensor:
     """The whole parameter in floating point."""
-    if bits == 8:
-        values, scale = _stored(module, attribute, bits)
-    else:
-        packed, scale, _ = _stored(module, attribute, bits)
-        values = compressed.unpack(packed, shape)
-    return compressed.dequantize(values, scale)
+    stored = _stored(module, attribute, layout)
+    scale, zero_point = stored["_scale"], stored.get("_zero_point")
+    if layout.bits == 8:
+        return compressed.dequantize(stored[""], scale, zero_point)
+    if zero_point is not None:
+        zero_point = compressed.unpack_zero_point(zero_point, scale.shape)
+    return compressed.dequantize(compressed.unpack(stored["_packed"], shape), scale, zero_point)
 
 
 def _flat_weights(module: nn.RNNBase) -> list[torch.Tensor]:
@@ -99,11 +103,18 @@ def _embed(module: nn.Embedding, input: torch.Tensor) -> torch.Tensor:
 
     if module.max_norm is not None:  # renormalizes the table itself
         return nn.Embedding.forward(module, input)
-    bits = 8 if "weight" in module._parameters else 4
-    values, scale = (part[input.reshape(-1)] for part in _stored(module, "weight", bits)[:2])
-    if bits == 4:
+    layout: Layout = type(module)._compressed[0][1]  # type: ignore[attr-defined]
+    stored = _stored(module, "weight", layout)
+    rows = input.reshape(-1)
+    values, scale, zero_point = stored[layout.parts("")[0]][rows], stored["_scale"][rows], stored.get("_zero_point")
+    if zero_point is not None:
+        zero_point = (
+            zero_point if layout.bits == 8 else compressed.unpack_zero_point(zero_point, stored["_scale"].shape)
+        )
+        zero_point = zero_point[rows]
+    if layout.bits == 4:
         values = compressed.unpack(values, (values.shape[0], module.embedding_dim))
-    return compressed.dequantize(values, scale).reshape(*input.shape, module.embedding_dim)
+    return compressed.dequantize(values, scale, zero_point).reshape(*input.shape, module.embedding_dim)
 
 
 def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
@@ -114,8 +125,8 @@ def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
 
     if input.device.type != "cpu":
         return nn.Linear.forward(module, input)
-    weight, scale = _stored(module, "weight", 8)
-    return int8_linear.linear(input, weight, scale, module.bias)
+    stored = _stored(module, "weight", Layout(8))
+    return int8_linear.linear(input, stored[""], stored["_scale"], module.bias)
 
 
 def places(module: nn.Module) -> dict[str, tuple[tuple[nn.Module, str], ...]]:
@@ -134,8 +145,8 @@ def count_parameters(module: nn.Module) -> int:
     counts: dict[int, int] = {}
     for owner in module.modules():
         packed = {
-            compressed.parts(attribute, bits)[0]: math.prod(shape)
-            for attribute, bits, shape in getattr(type(owner), "_compressed", ())
+            layout.parts(attribute)[0]: math.prod(shape)
+            for attribute, layout, shape in getattr(type(owner), "_compressed", ())
         }
         for name, parameter in owner.named_parameters(recurse=False):
             counts[id(parameter)] = packed.get(name, parameter.numel())

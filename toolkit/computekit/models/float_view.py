@@ -17,19 +17,20 @@ if TYPE_CHECKING:
 class FloatView(ModelFile):
     """Shows compressed weights under their own names, with their own shapes and floating-point types.
 
-    ``weights`` are the names of those that are compressed, and how many bits each value has.
+    ``weights`` are the names of those that are compressed, and how each is laid out; ``first`` are the same
+    names by the first of the tensors that stand for each.
     """
 
     def __init__(self, source: ModelFile) -> None:
         super().__init__(source.path, source.format, source.metadata, source.parts)
         self.source = source
         self.weights = compressed.find(source.tensors)
-        first = {compressed.parts(name, bits)[0]: name for name, bits in self.weights.items()}
-        hidden = {part for name, bits in self.weights.items() for part in compressed.parts(name, bits)}
+        self.first = {layout.parts(name)[0]: name for name, layout in self.weights.items()}
+        hidden = {part for name, layout in self.weights.items() for part in layout.parts(name)}
         self._tensors: dict[str, TensorInfo] = {}
         for name, info in source.tensors.items():
-            if name in first:
-                self._tensors[first[name]] = self._float_info(first[name], info)
+            if name in self.first:
+                self._tensors[self.first[name]] = self._float_info(self.first[name], info)
             elif name not in hidden:
                 self._tensors[name] = info
 
@@ -46,11 +47,22 @@ class FloatView(ModelFile):
 
     def _float_info(self, name: str, info: TensorInfo) -> TensorInfo:
         shape = info.shape
-        if self.weights[name] == 4:
+        if self.weights[name].bits == 4:
             shape = tuple(self.source.load(f"{name}_shape").tolist())
             room = 8 * self.source.tensors[f"{name}_packed"].numel
             if not shape or min(shape) < 0 or math.prod(shape) > room:
                 problem = f"weight {name!r} of shape {list(shape)} does not fit its {room} packed values"
                 raise FileProblem(self.path, problem, "the file is damaged")
+        if self.weights[name].zero_points:
+            self._check_zero_points(name)
         dtype = self.source.tensors[f"{name}_scale"].dtype
         return TensorInfo(name, shape, dtype, math.prod(shape) * dtype.itemsize, info.storage)
+
+    def _check_zero_points(self, name: str) -> None:
+        """Raise FileProblem unless each group of the weight ``name`` has a zero point."""
+        out, groups = self.source.tensors[f"{name}_scale"].shape
+        shape = self.source.tensors[f"{name}_zero_point"].shape
+        wanted = (out if self.weights[name].bits == 8 else -(-out // 8), groups)
+        if shape != wanted:
+            problem = f"the zero points of {name!r} have shape {list(shape)} where {list(wanted)} belongs"
+            raise FileProblem(self.path, problem, "the file is damaged")
