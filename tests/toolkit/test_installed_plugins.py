@@ -13,6 +13,8 @@ import pytest
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 DISTRIBUTIONS = Path(__file__).parents[1] / "distributions"
+NOT_LOADED = ("broken", "cancels", "exits", "generates", "impatient", "interrupts", "mistyped", "newarg", "recurses",
+              "toonew", "tooold")  # fmt: skip
 NAMES = sorted(path.name for path in DISTRIBUTIONS.iterdir())
 
 pytestmark = pytest.mark.slow
@@ -31,18 +33,21 @@ def python(make_venv: Callable[[Path], Python], tmp_path_factory: pytest.TempPat
 
 def test_help_lists_good_and_bad(python: Python) -> None:
     shown = python("-m", "computekit", "--help")
-    assert shown.stderr == ""
+    complaints = ["a complaint", "{ raw", "{ child", "{ late", "{ bye"]  # of complains; of a hook of shouts; of parting
+    assert shown.stderr.splitlines()[:5] == complaints
+    assert shown.stderr.splitlines()[-1] == "RuntimeError: last words"
     good, _, bad = shown.stdout.partition("Plugins not loaded:")
     assert "  good " in good
     assert "  own " in good
     assert "  still-there " in good
     assert "  train " in good
-    for name in ("broken", "exits", "mistyped", "newarg", "toonew", "tooold"):
+    for name in NOT_LOADED:
         assert f"  {name} " in bad, name
 
 
 def test_the_good_one_works(python: Python) -> None:
     assert python("-m", "computekit", "good").stdout == "good\n"
+    assert python("-m", "computekit", "meddles").stdout == "True\n"
     assert python("-m", "computekit", "table", "--help").stdout.startswith("Usage: computekit table")
 
 
@@ -53,7 +58,17 @@ def test_every_reason_is_told_with_distribution_and_version(python: Python) -> N
     assert reasons["good"] == reasons["slow"] == reasons["loud"] == ""
     for name, reason in {
         "broken": "ModuleNotFoundError: No module named 'not_there_at_all'",
+        "cancels": "CancelledError",
+        "complains": "when imported, it writes to standard error",
         "exits": "it called sys.exit(7)",
+        "generates": "GeneratorExit",
+        "impatient": "it asks for other plugins while it is being imported",
+        "interrupts": "it raised KeyboardInterrupt",
+        "lingers": "when imported, it leaves a thread running",
+        "meddles": "in computekit_commands, it changes the working folder, changes environment variables HOME, MEDDLED",
+        "parting": "when imported, it registers an exit handler",
+        "recurses": "RecursionError: maximum recursion depth exceeded",
+        "shouts": "in computekit_commands, it prints to standard output",
         "mistyped": "unknown hook 'computekit_comands', did you mean 'computekit_commands'?",
         "newarg": "may need a newer computekit",
         "toonew": "needs a newer computekit: plugin API 99",
@@ -71,18 +86,19 @@ def test_doctor_names_the_slow_and_the_loud(python: Python) -> None:
     assert "SLOW" in states["slow"]["state"]
     assert "SLOW" not in states["good"]["state"]
     assert "prints 2 characters" in states["loud"]["state"]
+    assert "prints 20 characters" in states["shouts"]["state"]
     text = python("-m", "computekit", "doctor").stdout
     assert f"{states['slow']['name']} " in text
     assert " ms to import; SLOW" in text
 
 
 def test_running_a_bad_one_says_why_on_one_line(python: Python) -> None:
-    for name in ("broken", "exits", "mistyped", "newarg", "toonew", "tooold"):
+    for name in NOT_LOADED:
         failed = python("-m", "computekit", name, check=False)
         assert failed.returncode == 1
         assert failed.stdout == ""
-        assert failed.stderr.count("\n") == 1
-        assert f"plugin computekit-{name} 1.0 is not loaded" in failed.stderr
+        [line] = [line for line in failed.stderr.splitlines() if line.startswith("Error: ")]
+        assert f"plugin computekit-{name} 1.0 is not loaded" in line
 
 
 def test_only_allowed_plugins_run(python: Python) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from computekit import loading
+from computekit import host, loading
 from computekit.host import Host
 from computekit.loading import Policy, parse_allowed
 
@@ -31,6 +31,15 @@ BROKEN = {
     "syntax": ("def broken(:", "SyntaxError"),
     "exit": ("import sys; sys.exit(3)", "it called sys.exit(3)"),
     "base-exception": ("class Odd(BaseException): pass\nraise Odd('odd')", "Odd: odd"),
+    "interrupt": ("raise KeyboardInterrupt", "it raised KeyboardInterrupt"),
+    "generator-exit": ("raise GeneratorExit", "GeneratorExit"),
+    "stop-iteration": ("raise StopIteration", "StopIteration"),
+    "cancelled": ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
+    "recursion": ("def f(): f()\nf()", "RecursionError: maximum recursion depth exceeded"),
+    "impatient": (
+        "from computekit import host; host.current()",
+        "it asks for other plugins while it is being imported",
+    ),
     "too-new": ("COMPUTEKIT_API = 99", "needs a newer computekit: plugin API 99"),
     "too-old": ("COMPUTEKIT_API = (0, 0)", "is too old for this computekit: it supports plugin API up to 0"),
     "odd-api": ("COMPUTEKIT_API = '1'", "COMPUTEKIT_API is '1'; it must be a number"),
@@ -59,12 +68,15 @@ def failures(registry: Host) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_plugin_stops_no_other(kind: str, install: Install, on_path: Path) -> None:
+def test_a_broken_plugin_stops_no_other(
+    kind: str, install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, reason = BROKEN[kind]
     install(kind, "")
     (on_path / f"computekit_{kind.replace('-', '_')}.py").write_text(code)
     install("good", GOOD)
-    registry = Host.discover()
+    monkeypatch.setattr(host, "_current", None)
+    registry = host.current()
     assert "good" in registry.commands
     assert list(failures(registry)) == [kind]
     assert reason in failures(registry)[kind]

@@ -1,5 +1,5 @@
 """``python -m computekit``."""
 
-from .cli import main
+from .cli import run
 
-main(prog_name="computekit")
+run()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -87,7 +89,7 @@ class RootGroup(click.Group):
         """Run the command; what its function returns is no exit code. An error notes whose command it was."""
         try:
             super().invoke(ctx)
-        except Exception as error:
+        except BaseException as error:
             registry = host.current()
             owner = registry.owner(registry.commands.get(ctx.invoked_subcommand or ""))
             if owner is not None and not owner.first_party:
@@ -101,7 +103,9 @@ class RootGroup(click.Group):
         try:
             result = super().main(words, *rest, **extra)
             sys.stdout.flush()
-        except (Exception, KeyboardInterrupt) as error:
+        except SystemExit:
+            raise
+        except BaseException as error:  # a plugin may raise anything
             sys.exit(_report(error, "--debug" in words))
         sys.exit(result if isinstance(result, int) else 0)
 
@@ -149,6 +153,27 @@ def _one_line(error: BaseException) -> str:
 def _color() -> bool | None:
     """Never with NO_COLOR (https://no-color.org), else as the terminal allows."""
     return False if os.environ.get("NO_COLOR") else None
+
+
+def run() -> NoReturn:
+    """The program: `main`, and an end that no plugin can spoil.
+
+    What plugins print at exit goes to standard error, and a thread that one left running when it was imported is not
+    waited for.
+    """
+    try:
+        main(prog_name="computekit")
+    except SystemExit as end:
+        with contextlib.suppress(OSError, ValueError):  # closed
+            sys.stdout.flush()
+            os.dup2(2, 1)
+        containment = sys.modules.get(f"{__package__}.containment")
+        if containment is None or not any(thread.is_alive() for thread in containment.lingering):
+            raise
+        atexit._run_exitfuncs()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 1)
+    raise AssertionError("main always ends the process")
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import pluggy
 
 from . import hookspecs, loading
-from .errors import CommandNotLoaded, UnknownName, nearest
+from .errors import UnknownName, nearest
+from .guarding import Guard
 from .loading import FIRST_PARTY, Failure, LoadedPlugin, PluginRefused, Policy
+from .results import checked, returned
 from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
     from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
 
 T = TypeVar("T")
-
-_VERB = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 class Contributions(dict[str, T]):
@@ -45,17 +44,16 @@ class Contributions(dict[str, T]):
         return item
 
 
-class Host:
+class Host(Guard):
     """All plugins of one process and what they contribute.
 
     Tests build one around a single plugin with `Host.of`; everything else uses `current`.
     """
 
     def __init__(self, strict: bool = False) -> None:
-        self.strict = strict
+        super().__init__(strict)
         self.manager = _manager()
         self.plugins: list[LoadedPlugin] = []
-        self.failures: list[Failure] = []
         self.skipped: list[Failure] = []
         """Plugins that the allow or disable list keeps out; nothing of them was imported."""
         self.deprecations: list[tuple[LoadedPlugin, str]] = []
@@ -84,11 +82,13 @@ class Host:
             if refusal:
                 host.skipped.append(Failure(*about, refusal))
                 continue
-            with host._guarded(*about):
+            with host.guarded(*about):
                 if found.name in taken:
                     raise PluginRefused(f"the plugin name {found.name!r} is taken by {taken[found.name]}")
                 loaded.append(loading.load(found))
                 taken[found.name] = f"{found.distribution} {found.version}"
+                if loaded[-1].effects:
+                    host.effects.append((loaded[-1], f"when imported, it {', '.join(loaded[-1].effects)}"))
         host._admit(loaded)
         host.failures += policy.unmet(installed)
         return host
@@ -148,9 +148,15 @@ class Host:
         return sorted(columns.values(), key=lambda column: (column.order, column.key))
 
     def call_hooks(self) -> None:
-        """Call every hook of the host, so that all that is wrong with a plugin comes to light in `failures`."""
+        """Call every hook, so that all that is wrong with a plugin comes to light in `failures` and `effects`.
+
+        Hooks that plugins declare are called, too, unless they need arguments.
+        """
         _ = self.commands, self.architectures, self.datasets, self.model_formats, self.hardware, self.prices
         _ = self.columns
+        for caller in [c for name, c in sorted(vars(self.manager.hook).items()) if not name.startswith("_")]:
+            if caller.spec is not None and caller.spec.namespace is not hookspecs and not caller.spec.argnames:
+                self.collect(caller.name, returned(caller.spec.function))
 
     def architecture(self, name: str) -> Architecture:
         """The architecture called ``name``; raises UnknownName with the nearest ones."""
@@ -180,10 +186,10 @@ class Host:
         having = {id(impl.plugin) for impl in caller.get_hookimpls()}
         found: list[T] = []
         for loaded in [p for p in self.plugins if id(p.plugin) in having]:
-            with self._guarded(*loaded[:3], during=hook):
+            with self.guarded(*loaded[:3], during=hook), self.contained(loaded, hook):
                 others = [p.plugin for p in self.plugins if p is not loaded]
                 results = self.manager.subset_hook_caller(hook, remove_plugins=others)(**arguments)
-                items = [item for result in results for item in _checked(kind, result)]
+                items = [item for result in results for item in checked(kind, result)]
                 self._origins.update((id(item), (item, loaded)) for item in items)
                 found += items
         return found
@@ -210,7 +216,7 @@ class Host:
             if isinstance(item, Command):
                 self._add(commands, item.name, item, "command")
             else:
-                with self.guarding(item, "computekit_steps"):
+                with self.guarded(*self._origin(item)[:3], during="computekit_steps"):
                     self._add_step(item, commands, steps)
         for name in sorted(commands):
             commands[name] = commands.pop(name)
@@ -241,7 +247,7 @@ class Host:
         raise PluginRefused(f"step {step.name!r}: there is no command 'computekit {words}' of this plugin")
 
     def _add(self, items: Contributions[T], name: str, item: T, what: str) -> None:
-        with self.guarding(item, what):
+        with self.guarded(*self._origin(item)[:3], during=what):
             self._refuse_duplicate(items, name, item, what)
             items[name] = item
 
@@ -259,11 +265,11 @@ class Host:
         """Let every plugin declare its hooks, then register them all, so that each is checked against every hook."""
         declared = []
         for loaded in candidates:
-            with self._guarded(*loaded[:3]):
+            with self.guarded(*loaded[:3]):
                 self._declare_hooks(loaded)
                 declared.append(loaded)
         for loaded in declared:
-            with self._guarded(*loaded[:3]):
+            with self.guarded(*loaded[:3]):
                 deprecated = loading.register(self.manager, loaded)
                 self.deprecations += [(loaded, text) for text in deprecated]
                 try:
@@ -288,7 +294,8 @@ class Host:
             return
         loading.register(self.manager, LoadedPlugin(loaded.name, loaded.distribution, loaded.version, alone))
         try:
-            self.manager.hook.computekit_addhooks(manager=self.manager)
+            with self.contained(loaded, "computekit_addhooks"):
+                self.manager.hook.computekit_addhooks(manager=self.manager)
         finally:
             self.manager.unregister(plugin=alone)
 
@@ -307,39 +314,31 @@ class Host:
                 + " If it is right, the plugin needs a newer computekit, or another plugin that declares the hook"
             )
 
-    def guarding(self, item: object, during: str) -> AbstractContextManager[None]:
-        """Whatever goes wrong with ``item`` in the context becomes a `Failure` of the plugin that contributed it."""
-        return self._guarded(*self._origin(item)[:3], during=during)
-
     @contextmanager
-    def _guarded(self, name: str, distribution: str, version: str, during: str = "") -> Iterator[None]:
-        """Turn whatever a plugin throws, sys.exit included, into a `Failure`; ``during`` names a hook of it.
-
-        What it prints goes to standard error, for it would spoil output that scripts read.
-        """
-        try:
-            with redirect_stdout(sys.stderr):
-                yield
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if self.strict:
-                raise
-            reason = loading.describe(error)
-            if during and not isinstance(error, (PluginRefused, CommandNotLoaded)):
-                reason = f"{during} failed: {reason}"
-            if (name, reason) not in {(failure.name, failure.reason) for failure in self.failures}:
-                self.failures.append(Failure(name, distribution, version, reason, error, loaded=bool(during)))
+    def guarding(self, item: object, during: str) -> Iterator[None]:
+        """Whatever goes wrong with ``item`` in the context becomes a `Failure` of the plugin that contributed it."""
+        with self.guarded(*self._origin(item)[:3], during=during), self.contained(self._origin(item), during):
+            yield
 
 
 _current: Host | None = None
+_discovering = False
 
 
 def current() -> Host:
-    """The host of this process: every plugin that is installed and allowed, found when first asked for."""
-    global _current
+    """The host of this process: every plugin that is installed and allowed, found when first asked for.
+
+    Raises PluginRefused in a plugin that asks while it is being imported: the others are not there yet.
+    """
+    global _current, _discovering
     if _current is None:
-        _current = Host.discover()
+        if _discovering:
+            raise PluginRefused("it asks for other plugins while it is being imported; do that in a function")
+        _discovering = True
+        try:
+            _current = Host.discover()
+        finally:
+            _discovering = False
     return _current
 
 
@@ -367,37 +366,3 @@ def _builtin() -> LoadedPlugin:
     from . import __version__, builtin
 
     return LoadedPlugin("computekit", FIRST_PARTY, __version__, builtin)
-
-
-def _checked(kind: type[T], result: Any) -> Iterator[T]:
-    """The items of a hook's result, each of them a ``kind`` with a usable name."""
-    if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
-        raise PluginRefused(f"returned {type(result).__name__}, not a list of {kind.__name__}")
-    for item in result:
-        if not isinstance(item, kind):
-            raise PluginRefused(f"returned a {type(item).__name__} where a {kind.__name__} belongs")
-        name = getattr(item, "name", "-")
-        if not name or not isinstance(name, str):
-            raise PluginRefused(f"returned a {kind.__name__} without a name")
-        if isinstance(item, (Command, Step)):
-            _check_verb(item)
-        yield item
-
-
-def _check_verb(item: Command | Step) -> None:
-    if not isinstance(item.command, click.Command):
-        raise PluginRefused(f"{item.name!r} holds a {type(item.command).__name__}, not a click command")
-    try:  # what --help is going to ask of it, for there it would hide all other commands
-        item.command.get_short_help_str(limit=80).encode()
-    except Exception as error:
-        raise PluginRefused(f"{item.name!r} cannot tell its own help: {loading.describe(error)}") from error
-    for word in (item.name, *(item.argv if isinstance(item, Step) else ())):
-        if not _VERB.fullmatch(word):
-            raise PluginRefused(f"{word!r} is no name for a command: use lower-case letters, digits and dashes")
-    if isinstance(item, Step):
-        for field, value, legal in (
-            ("takes", item.takes, ("nothing", "model", "models", "records")),
-            ("gives", item.gives, ("model", "record")),
-        ):
-            if value not in legal:
-                raise PluginRefused(f"step {item.name!r}: {field} is {value!r}, not one of {', '.join(legal)}")

@@ -7,9 +7,7 @@ anything is imported.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import io
 import os
 import re
 import sys
@@ -21,7 +19,7 @@ from typing import NamedTuple
 
 import pluggy
 
-from .errors import CommandNotLoaded, ComputekitError, PluginDeprecation
+from .errors import ComputekitError, PluginDeprecation
 from .verbs import API_VERSION
 
 GROUP = "computekit"
@@ -36,7 +34,10 @@ class PluginRefused(ComputekitError):
 
 
 class LoadedPlugin(NamedTuple):
-    """A plugin that was imported: its entry point, where it comes from, what its import cost and brought along."""
+    """A plugin that was imported: its entry point, where it comes from, what its import cost and brought along.
+
+    ``effects`` is what its import did to the process, in words (`containment`).
+    """
 
     name: str
     distribution: str
@@ -45,6 +46,7 @@ class LoadedPlugin(NamedTuple):
     import_s: float = 0.0
     heavy: tuple[str, ...] = ()
     printed: str = ""
+    effects: tuple[str, ...] = ()
 
     @property
     def first_party(self) -> bool:
@@ -140,15 +142,22 @@ def find() -> list[Found]:
 
 
 def load(found: Found) -> LoadedPlugin:
-    """Import a plugin. What it prints is caught, for it would spoil output that scripts read."""
-    printed = io.StringIO()
+    """Import a plugin. What it prints, and what it does to the process, is caught and noted (`containment`)."""
+    printed, effects = "", list[str]()
     before = set(sys.modules)
     start = time.perf_counter()
-    with contextlib.redirect_stdout(printed):
+    if found.distribution == FIRST_PARTY:
         plugin = found.entry_point.load()
+    else:
+        from .containment import contained
+
+        start = time.perf_counter()
+        with contained() as containment:
+            plugin = found.entry_point.load()
+        printed, effects = containment.printed, containment.effects
     took = time.perf_counter() - start
     heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
-    return LoadedPlugin(found.name, found.distribution, found.version, plugin, took, heavy, printed.getvalue())
+    return LoadedPlugin(found.name, found.distribution, found.version, plugin, took, heavy, printed, tuple(effects))
 
 
 def register(manager: pluggy.PluginManager, loaded: LoadedPlugin) -> list[str]:
@@ -193,14 +202,15 @@ def check_api(plugin: object) -> None:
 
 def describe(error: BaseException) -> str:
     """One line about whatever a plugin threw."""
-    if isinstance(error, (PluginRefused, CommandNotLoaded)):
-        return str(error)
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error.code!r})"
     try:
-        first_line = (str(error).splitlines() or [""])[0]
+        text = str(error)
     except Exception:  # a plugin's own exception may fail even at this
-        first_line = ""
+        text = ""
+    if isinstance(error, ComputekitError):
+        return " ".join(text.split())
+    first_line = (text.splitlines() or [""])[0]
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
 
 

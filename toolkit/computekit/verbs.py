@@ -39,7 +39,9 @@ def loaded(command: click.Command) -> click.Command:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what a module prints would spoil output that scripts read
             found = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit included
         raise CommandNotLoaded(command.name or "", command.place, error) from error
     if not isinstance(found, click.Command):
         raise CommandNotLoaded(command.name or "", command.place, TypeError("not a click command"))

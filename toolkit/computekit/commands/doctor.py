@@ -107,6 +107,7 @@ def _plugin(loaded: loading.LoadedPlugin, registry: host.Host) -> dict[str, Any]
         remarks.append("SLOW: it does too much when it is imported")
     if loaded.printed:
         remarks.append(f"prints {len(loaded.printed)} characters when it is imported")
+    remarks += [effect for owner, effect in registry.effects if owner is loaded]
     remarks += [f"DEPRECATED: {text}" for owner, text in registry.deprecations if owner is loaded]
     remarks += [f"PROBLEM: {f.reason}" for f in registry.failures if f.loaded and f.name == loaded.name]
     return {

@@ -85,6 +85,7 @@ def describe(registry: host.Host) -> dict[str, Any]:
             "state": "loaded",
             "reason": "; ".join(
                 [f.reason for f in registry.failures if f.loaded and f.name == loaded.name]
+                + [effect for owner, effect in registry.effects if owner is loaded]
                 + [f"deprecated: {text}" for owner, text in registry.deprecations if owner is loaded]
             ),
             "commands": [name for name, command in commands.items() if registry.owner(command) is loaded],

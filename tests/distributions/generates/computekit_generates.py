@@ -1,0 +1,3 @@
+"""A plugin that raises what closes generators."""
+
+raise GeneratorExit

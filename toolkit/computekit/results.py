@@ -1,0 +1,60 @@
+"""Checks of what a plugin's hook returned, before anything relies on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import click
+
+from . import loading
+from .loading import PluginRefused
+from .verbs import Command, Step
+
+T = TypeVar("T")
+
+_VERB = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def checked(kind: type[T], result: Any) -> Iterator[T]:
+    """The items of a hook's result, each of them a ``kind`` with a usable name."""
+    if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
+        raise PluginRefused(f"returned {type(result).__name__}, not a list of {kind.__name__}")
+    for item in result:
+        if not isinstance(item, kind):
+            raise PluginRefused(f"returned a {type(item).__name__} where a {kind.__name__} belongs")
+        name = getattr(item, "name", "-")
+        if not name or not isinstance(name, str):
+            raise PluginRefused(f"returned a {kind.__name__} without a name")
+        if isinstance(item, (Command, Step)):
+            _check_verb(item)
+        yield item
+
+
+def returned(hook: Callable[..., Any]) -> type:
+    """What the items of a hook's result are, by its annotation; object where that does not tell."""
+    try:
+        [kind] = get_args(get_type_hints(hook)["return"])
+    except Exception:  # no annotation, or names that are there for type checkers only
+        return object
+    return kind if isinstance(kind, type) else object
+
+
+def _check_verb(item: Command | Step) -> None:
+    if not isinstance(item.command, click.Command):
+        raise PluginRefused(f"{item.name!r} holds a {type(item.command).__name__}, not a click command")
+    try:  # what --help is going to ask of it, for there it would hide all other commands
+        item.command.get_short_help_str(limit=80).encode()
+    except Exception as error:
+        raise PluginRefused(f"{item.name!r} cannot tell its own help: {loading.describe(error)}") from error
+    for word in (item.name, *(item.argv if isinstance(item, Step) else ())):
+        if not _VERB.fullmatch(word):
+            raise PluginRefused(f"{word!r} is no name for a command: use lower-case letters, digits and dashes")
+    if isinstance(item, Step):
+        for field, value, legal in (
+            ("takes", item.takes, ("nothing", "model", "models", "records")),
+            ("gives", item.gives, ("model", "record")),
+        ):
+            if value not in legal:
+                raise PluginRefused(f"step {item.name!r}: {field} is {value!r}, not one of {', '.join(legal)}")
