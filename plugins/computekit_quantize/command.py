@@ -9,13 +9,13 @@ import click
 import computekit
 from computekit import options
 
-from . import calibration, flow, gate, plan
+from . import calibration, flow, goal, plan
 
 
 @click.command()
 @options.model
 @plan.request_options
-@gate.goal_options
+@goal.goal_options
 @calibration.calibration_options
 @options.arch()
 @options.trust_pickle

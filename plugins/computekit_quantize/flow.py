@@ -12,8 +12,10 @@ from computekit.models import ModelFile, open_model, roles
 
 from . import huggingface, plan, writing
 from .calibration import Calibration
+from .clock import Deadline
 from .coverage import Coverage
-from .gate import Goal, Trial
+from .goal import Goal
+from .trial import Trial
 
 if TYPE_CHECKING:
     from computekit.models import ArchRef
@@ -56,6 +58,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         ComputekitError: the file cannot be read, cannot be quantized or would not become smaller, or cannot take the
             data; nothing is written then.
     """
+    deadline = Deadline(job.goal.time_budget)
     treatment = job.request.treatment
     if treatment.scheme.calibrated is None:
         job.calibration.check_unused(treatment.scheme.name)
@@ -67,9 +70,10 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         _put_coverage(run, Coverage(decisions))
         return 0
     _check_coverage(job, Coverage(decisions))
-    trial = Trial.of(run, job.goal, source, job.arch, job.trust_pickle)
-    if trial is not None:
-        decisions = trial.choose(decisions)
+    trial = None
+    if job.goal.data is not None:
+        trial = Trial(run, job.goal, source, job.arch, job.trust_pickle, deadline)
+        decisions = trial.choose(decisions, job.goal.objective_for(treatment.activations))
     with run.writing(source.beside(job.request.scheme)) as target:
         writing.write(run, source, target, decisions, treatment)
         size = _check_smaller(job, target)
@@ -77,7 +81,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
             trial.check(target)
     _put_sizes(run, job, source, decisions, size)
     _put_coverage(run, Coverage(decisions))
-    return trial.report() if trial is not None else 0
+    return trial.status() if trial is not None else 0
 
 
 def _open(job: Job) -> ModelFile:

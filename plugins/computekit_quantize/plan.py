@@ -34,6 +34,22 @@ class Treatment:
     group: int | None
     activations: str = "float"
 
+    @property
+    def word(self) -> str:
+        """How it is called in messages and records: ``int8``, or ``int8 dynamic``."""
+        return self.scheme.name if self.activations == "float" else f"{self.scheme.name} {self.activations}"
+
+    @property
+    def storage(self) -> Treatment:
+        """The same weight in a layer that computes in floats."""
+        return replace(self, activations="float")
+
+    @property
+    def milder(self) -> tuple[Treatment, ...]:
+        """Treatments that do less harm, the nearest first: 8 bits for fewer; layers that compute in floats."""
+        wider = (Treatment(schemes.INT8, None, self.activations),) if self.scheme.bits < 8 else ()
+        return (*wider, *((self.storage,) if self.activations != "float" else ()))
+
     def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
         return self.scheme.quantize(weight, self.scheme.bits, self.group, name)

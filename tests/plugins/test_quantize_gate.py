@@ -57,7 +57,7 @@ def quantize(tmp_path: Path, module: nn.Module, *words: str) -> Result:
 
 def kept(result: Result) -> list[str]:
     tensors = json.loads(result.stdout)["details"]["tensors"]
-    return [t["name"] for t in tensors if t.get("kept") == "left out by the accuracy gate"]
+    return [t["name"] for t in tensors if t.get("kept") == "left as it is by the search"]
 
 
 def test_nothing_is_left_out_of_a_healthy_model(tmp_path: Path, module: nn.Module) -> None:
@@ -73,8 +73,8 @@ def test_only_the_poisoned_layer_is_left_out(tmp_path: Path, module: nn.Module) 
     assert kept(result) == ["1.weight"]
     record = json.loads(result.stdout)
     assert record["details"]["sensitivity"][0]["name"] == "1.weight"
-    assert record["details"]["sensitivity"][0]["drop"] > 20
-    assert [t["left_out"] for t in record["details"]["gate"]] == [0, 1]
+    assert record["details"]["sensitivity"][0]["weight"]["drop"] > 20
+    assert [t["left_out"] for t in record["details"]["search"]["tried"]] == [0, 1, 0]
     assert record["rows"][0]["quantities"]["gate_drop"]["value"] <= 2
 
 

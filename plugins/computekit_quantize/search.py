@@ -1,0 +1,236 @@
+"""The search for the smallest, or fastest, set of treatments that keeps the metric within a bound.
+
+Each weight has a ladder of treatments, from what was asked for to none at all, each milder and dearer than the one
+before. Layers are ranked by what they cost alone; the steps of all ladders are ordered by how much harm they take away
+for what they cost (bytes or seconds), as if harms added up: the greedy solution of a multiple-choice knapsack (Sinha
+and Zoltners 1979, doi:10.1287/opre.27.3.503). They do not quite add up, so every set is judged by the real metric on
+the whole validation split: bisection finds how many steps are needed, and then steps that turn out not to be needed
+are taken back, the dearest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import computekit
+
+from . import sensitivity
+from .plan import Decision, Treatment
+
+if TYPE_CHECKING:
+    from .clock import Deadline
+    from .metric import Metric, Score
+    from .sensitivity import Sensitivity
+    from .timing import Seconds
+    from .workbench import Workbench
+
+KEPT = "left as it is by the search"
+
+TAKEN_BACK = 32
+"""Single steps that are tried to be taken back at most, without a time budget."""
+
+_NOISE = 0.03
+"""Share of a layer's time below which two treatments count as equally fast."""
+
+_REFUSED = 1e30
+"""Stands for the harm of a layer with which the metric has no value."""
+
+Choice = Mapping[Decision, Treatment | None]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One rung of a ladder: a treatment (None: left as it is), what it costs and how much harm it does."""
+
+    treatment: Treatment | None
+    cost: float
+    harm: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one rung of a weight's ladder to a milder one."""
+
+    decision: Decision
+    before: Option
+    after: Option
+
+    @property
+    def worth(self) -> float:
+        """Harm taken away for each byte or second."""
+        return (self.before.harm - self.after.harm) / (self.after.cost - self.before.cost)
+
+
+@dataclass
+class Found:
+    """What a search came to: ``choice`` loses ``drop``. ``stopped`` is why it ended: "done", or what cut it short."""
+
+    choice: dict[Decision, Treatment | None]
+    drop: float
+    bound: float
+    stopped: str = "done"
+    tried: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def met(self) -> bool:
+        return self.drop <= self.bound
+
+
+class Search:
+    """One search; ``before`` is the original's score on the validation split."""
+
+    def __init__(
+        self,
+        run: computekit.StepRun,
+        metric: Metric,
+        bench: Workbench,
+        before: Score,
+        bound: float,
+        objective: str,
+        deadline: Deadline,
+    ) -> None:
+        self.run, self.metric, self.bench, self.before = run, metric, bench, before
+        self.bound, self.objective, self.deadline = bound, objective, deadline
+        self.ranked: list[Sensitivity] | None = None
+        self.times: dict[Decision, Seconds] = {}
+        self.best = Found({d: d.treatment for d in bench.quantized}, math.inf, bound)
+
+    def go(self, ranked: list[Sensitivity] | None = None) -> Found:
+        """Search until it is done, the time is up, or somebody presses Ctrl-C; the best so far in any case."""
+        self.ranked = ranked
+        try:
+            self._go()
+        except _TimeIsUp:
+            self.best.stopped = "time budget"
+        except KeyboardInterrupt:
+            self.best.stopped = "interrupted"
+        return self.best
+
+    def _go(self) -> None:
+        everything = self.best.choice
+        if self._try(everything, 0) and self.objective == "bytes":
+            return
+        if self.ranked is None:
+            self.ranked = sensitivity.measure(self.run, self.metric, self.bench, self.deadline)
+        self.times = {found.decision: found.times for found in self.ranked if found.times}
+        start, steps = self._ladders(self.ranked)
+        applied = self._fewest(start, steps)
+        if applied is not None:
+            self._take_back(start, applied)
+
+    def _fewest(self, start: Choice, steps: Sequence[Step]) -> list[Step] | None:
+        """The fewest of ``steps``, in their order, that meet the bound; None if no number does."""
+        if start != self.best.choice and self._try(start, 0):
+            return []
+        failed, count, passed = 0, 1, 0
+        while not passed and failed < len(steps):
+            count = min(count, len(steps))
+            if self._try(_after(start, steps[:count]), count):
+                passed = count
+            else:
+                failed, count = count, 2 * count
+        while passed - failed > 1:
+            middle = (failed + passed) // 2
+            if self._try(_after(start, steps[:middle]), middle):
+                passed = middle
+            else:
+                failed = middle
+        return list(steps[:passed]) if passed else None
+
+    def _take_back(self, start: Choice, applied: list[Step]) -> None:
+        """Leave out single steps that the bound can do without, the dearest first."""
+        candidates = sorted(applied, key=lambda step: step.before.cost - step.after.cost)
+        for number, step in enumerate(candidates):
+            if number == TAKEN_BACK and math.isinf(self.deadline.budget):
+                break
+            last = [s for s in applied if s.decision == step.decision][-1]
+            if step is last:
+                fewer = [s for s in applied if s is not step]
+                if self._try(_after(start, fewer), len(fewer)):
+                    applied = fewer
+
+    def _try(self, choice: Choice, steps: int) -> bool:
+        """Judge a choice; keep it if it is the best so far, and tell whether it meets the bound."""
+        if self.best.tried and self.deadline.left <= 0:
+            raise _TimeIsUp
+        chosen = {decision: treatment for decision, treatment in choice.items() if treatment is not None}
+        if not chosen:
+            return False
+        with self.bench.treated(chosen) as module:
+            cost = sensitivity.judge(self.metric, self.before, module, None, f"the model after {steps} steps")
+        milder = sum(1 for decision, treatment in choice.items() if treatment not in (None, decision.treatment))
+        self.best.tried.append(
+            {
+                "steps": steps,
+                "left_out": len(choice) - len(chosen),
+                "milder": milder,
+                "bytes": sum((d.treat(t) if t else d.keep(KEPT)).bytes_after for d, t in choice.items()),
+                **({"refused": cost.refused} if cost.refused else {"drop": cost.drop, "harm": cost.harm}),
+            }
+        )
+        price = self._price(choice)
+        met = cost.drop <= self.bound
+        if (met and (not self.best.met or price <= self._price(self.best.choice))) or (
+            not self.best.met and cost.drop < self.best.drop
+        ):
+            self.best.choice, self.best.drop = dict(choice), cost.drop
+        return met
+
+    def _price(self, choice: Choice) -> float:
+        """Bytes, or measured seconds, of the weights with their treatments."""
+        return math.fsum(self._cost(decision, treatment) for decision, treatment in choice.items())
+
+    def _cost(self, decision: Decision, treatment: Treatment | None) -> float:
+        """Of one weight: bytes, and among equals seconds; or the other way round where the objective is latency."""
+        nbytes = decision.info.nbytes if treatment is None else treatment.bytes_of(decision.info)
+        times = self.times.get(decision) or {}
+        seconds, plain = times.get(treatment, 0.0), times.get(None, 0.0)
+        if abs(seconds - plain) < _NOISE * plain:
+            seconds = plain
+        return nbytes + seconds if self.objective == "bytes" else seconds + nbytes * 1e-15
+
+    def _ladders(self, ranked: Sequence[Sensitivity]) -> tuple[Choice, list[Step]]:
+        """The cheapest choice, and the steps to milder treatments, in the order of what they are worth."""
+        start: dict[Decision, Treatment | None] = {d: d.treatment for d in self.bench.quantized}
+        steps = []
+        for found in ranked:
+            options = self._options(found)
+            at = min(options, key=lambda option: option.cost)
+            start[found.decision] = at.treatment
+            while True:
+                ahead = [option for option in options if option.cost > at.cost and option.harm < at.harm]
+                if not ahead:
+                    break
+                step = max((Step(found.decision, at, option) for option in ahead), key=lambda step: step.worth)
+                steps.append(step)
+                at = step.after
+        return start, sorted(steps, key=lambda step: -step.worth)
+
+    def _options(self, found: Sensitivity) -> list[Option]:
+        """The rungs of a weight's ladder. The harm of a finer rounding follows from its squared error: near the
+        minimum of a loss, harm grows with the square of what is changed."""
+        decision = found.decision
+        harms = [min(max(cost.harm, 0.0), _REFUSED) for cost in (found.weight, found.inputs) if cost is not None]
+        options = [Option(None, self._cost(decision, None), 0.0)]
+        for treatment in (decision.treatment, *decision.treatment.milder):
+            harm = (
+                harms[0]
+                * self.bench.error(decision, treatment)
+                / max(self.bench.error(decision, decision.treatment), 1e-30)
+            )
+            if treatment.activations != "float":
+                harm += sum(harms[1:])
+            options.append(Option(treatment, self._cost(decision, treatment), harm))
+        return options
+
+
+def _after(start: Choice, steps: Sequence[Step]) -> Choice:
+    """The choice after some steps up the ladders."""
+    return {**start, **{step.decision: step.after.treatment for step in steps}}
+
+
+class _TimeIsUp(Exception):
+    """The search must end."""

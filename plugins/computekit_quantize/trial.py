@@ -1,0 +1,140 @@
+"""The model before and after: what is chosen so that it stays within the bound, and what the written file loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import computekit
+from computekit.statistics import Estimate
+
+from . import metric, sensitivity
+from .search import KEPT, Found, Search
+from .workbench import Workbench
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from computekit.models import ArchRef, ModelFile
+
+    from .clock import Deadline
+    from .goal import Goal
+    from .metric import Score
+    from .plan import Decision
+
+MISSED = 3
+"""Exit status when no choice keeps the metric within --max-drop; the nearest one is written all the same."""
+
+
+class Trial:
+    """Holds the result against the original on one data set. All choices are made on the validation split."""
+
+    def __init__(
+        self,
+        run: computekit.StepRun,
+        goal: Goal,
+        source: ModelFile,
+        arch: ArchRef | None,
+        trust_pickle: bool,
+        deadline: Deadline,
+    ) -> None:
+        assert goal.data is not None
+        self.run, self.goal, self.source, self.deadline = run, goal, source, deadline
+        self.arch, self.trust_pickle = arch, trust_pickle
+        self.module = self._load(source.path)
+        data = computekit.load_data(goal.data)
+        self.metric = metric.make(goal.metric, goal.metric_direction, data, run.device, goal.batch_size, self.module)
+        self.before = self.metric.score(self.module, "test")
+        self.validation: Score | None = None
+        self.found: Found | None = None
+
+    def choose(self, decisions: list[Decision], objective: str) -> list[Decision]:
+        """The decisions with which the model stays within the bound, as far as there is one."""
+        if not self.goal.sensitivity and self.goal.max_drop is None:
+            return decisions
+        self.validation = self.metric.score(self.module, "validation")
+        self.deadline.begin_search()
+        bench = Workbench(self.module, self.source, decisions)
+        ranked = sensitivity.measure(self.run, self.metric, bench, self.deadline) if self.goal.sensitivity else None
+        search = None
+        if self.goal.max_drop is not None:
+            search = Search(self.run, self.metric, bench, self.validation, self.goal.max_drop, objective, self.deadline)
+            self.found = search.go(ranked)
+            ranked = search.ranked
+        if ranked is not None:
+            self.run.details["sensitivity"] = [entry.row() for entry in ranked]
+            if self.goal.sensitivity:
+                self.run.show(sensitivity.table(ranked, self.metric.unit))
+        if self.found is None:
+            return decisions
+        self._tell(objective)
+        choice = self.found.choice
+        return [
+            decision if decision not in choice or choice[decision] == decision.treatment
+            else decision.treat(treatment) if (treatment := choice[decision]) is not None
+            else decision.keep(KEPT)
+            for decision in decisions
+        ]  # fmt: skip
+
+    def check(self, written: Path) -> None:
+        """Measure the file that was written, and put what it loses into the record."""
+        module = self._load(written)
+        after = self.metric.score(module, "test", name="the result")
+        self._report(after)
+        if self.found is not None and self.validation is not None:
+            lost = self.metric.score(module, "validation", name="the result")
+            self.found.drop = self.metric.drop(self.validation, lost)
+            self.run.put("gate_drop", self.found.drop, method=f"{self.metric.unit} on the validation split")
+
+    def status(self) -> int:
+        """The exit status: `MISSED` if the bound was not met."""
+        if self.found is None or self.found.met:
+            return 0
+        missed = (
+            f"the drop is {self.found.drop:.3g} {self.metric.unit}, not within {self.found.bound:g}; "
+            "the nearest was saved"
+        )
+        self.run.note(missed)
+        self.run.say(f"Gate missed: {missed}")
+        return MISSED
+
+    def _load(self, path: Path) -> nn.Module:
+        module, _, _ = computekit.load_module(path, self.arch, trust_pickle=self.trust_pickle)
+        return module.to(self.run.device)
+
+    def _tell(self, objective: str) -> None:
+        """The search, for the record and for the person."""
+        assert self.found is not None
+        found, unit = self.found, self.metric.unit
+        changed = {d.info.name: t for d, t in found.choice.items() if t != d.treatment}
+        self.run.details["search"] = {
+            "objective": objective,
+            "metric": self.metric.key,
+            "unit": unit,
+            "bound": found.bound,
+            "stopped": found.stopped,
+            "tried": found.tried,
+        }
+        names = ", ".join(f"{name} ({t.word if t else 'as it was'})" for name, t in list(changed.items())[:5])
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        self.run.say(
+            f"search: {found.drop:.3g} of {found.bound:g} {unit} used, {len(found.tried)} choices tried; "
+            + (f"milder: {names}{more}" if changed else "everything as asked for")
+        )
+        if found.stopped != "done":
+            self.run.note(f"the search was cut short ({found.stopped}): the best so far was saved, a better may exist")
+
+    def _report(self, after: Score) -> None:
+        """The metric and how far it is from the original's."""
+        key, data = self.metric.key, self.metric.data.name
+        self.run.put(key, after.value, **_about(after.estimate))
+        difference = self.metric.difference(self.before, after)
+        self.run.put(f"{key}_difference", difference.value, unit="1", **_about(difference))
+        before: Mapping[str, Any] = {"value": self.before.value, **_about(self.before.estimate)}
+        self.run.details["before"] = {"data": data, "metric": key, **before}
+        self.run.show(f"{key} on the test split of {data}: {self.before.value:.6g} before, {after.value:.6g} after")
+
+
+def _about(estimate: Estimate) -> dict[str, Any]:
+    return dict(estimate.about)

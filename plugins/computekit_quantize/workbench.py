@@ -1,0 +1,138 @@
+"""The original model in memory, in which layers get treatments for a while: what the written file would compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from .plan import Decision, Treatment
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from computekit.models import ModelFile
+    from computekit.models.compressed import QuantizedWeight
+
+Round = Callable[[str, Treatment, "torch.Tensor"], "QuantizedWeight"]
+"""Rounds a weight (out, ...) on the CPU by its name in the file and its treatment."""
+
+
+class Workbench:
+    """A module whose weights can be treated and restored.
+
+    ``module`` is the original on its device, ``decisions`` the plan whose quantized weights live in it. Rounded weights
+    are kept: they take a quarter of the model in 8 bits for each treatment that was tried.
+    """
+
+    def __init__(
+        self, module: nn.Module, source: ModelFile, decisions: list[Decision], round: Round | None = None
+    ) -> None:
+        import torch
+
+        from computekit.models.compressed_layers import places
+        from computekit.models.modules import match_names
+
+        self.module, self._round = module, round or _plain
+        self.device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
+        names, _ = match_names(module.state_dict(), source)
+        owners = places(module)
+        self.places = {name: owners[key] for key, name in names.items() if key in owners}
+        self.quantized = [d for d in decisions if d.quantized and d.info.name in self.places]
+        self._rounded: dict[tuple[str, Treatment], QuantizedWeight] = {}
+
+    def rounded(self, decision: Decision, treatment: Treatment) -> QuantizedWeight:
+        """The integers and scales that ``treatment`` gives the weight, on the CPU."""
+        key = (decision.info.name, treatment.storage)
+        if key not in self._rounded:
+            owner, attribute = self.places[decision.info.name][0]
+            weight = getattr(owner, attribute).detach().cpu()
+            self._rounded[key] = self._round(decision.info.name, treatment.storage, weight)
+        return self._rounded[key]
+
+    def error(self, decision: Decision, treatment: Treatment) -> float:
+        """The squared error of rounding the weight."""
+        owner, attribute = self.places[decision.info.name][0]
+        weight = getattr(owner, attribute).detach().cpu()
+        return float((self.rounded(decision, treatment).dequantize() - weight).double().square().sum())
+
+    @contextmanager
+    def treated(self, chosen: Mapping[Decision, Treatment]) -> Iterator[nn.Module]:
+        """The module in which exactly the ``chosen`` weights have their treatments."""
+        with ExitStack() as stack:
+            for decision, treatment in chosen.items():
+                stack.enter_context(self._layer(decision, treatment))
+            yield self.module
+
+    @contextmanager
+    def _layer(self, decision: Decision, treatment: Treatment) -> Iterator[None]:
+        """One weight and its layers treated; also when it ends by an error, they are as they were."""
+        from computekit.models.compressed_layers import compress_parameter
+
+        places = self.places[decision.info.name]
+        weight = self.rounded(decision, treatment)
+        if treatment.activations == "float":  # as floats, which take no time to make in each forward call
+            owner, attribute = places[0]
+            parameter = getattr(owner, attribute).data
+            original = parameter.clone()
+            parameter.copy_(weight.dequantize())
+            try:
+                yield
+            finally:
+                parameter.copy_(original)
+            return
+        floats = [Snapshot(owner) for owner, _ in places]
+        try:
+            compress_parameter(places, weight, treatment.activations)
+            yield
+        finally:
+            for snapshot in floats:
+                snapshot.put_back()
+
+    @contextmanager
+    def swapping(
+        self, decision: Decision, treatments: Sequence[Treatment]
+    ) -> Iterator[Callable[[Treatment | None], None]]:
+        """A function that gives the weight's layers one of ``treatments``, as in the file, or makes them floats."""
+        from computekit.models.compressed_layers import compress_parameter
+
+        places = self.places[decision.info.name]
+        states: dict[Treatment | None, list[Snapshot]] = {None: [Snapshot(owner) for owner, _ in places]}
+
+        def swap(treatment: Treatment | None) -> None:
+            for snapshot in states[treatment]:
+                snapshot.put_back()
+
+        try:
+            for treatment in treatments:
+                swap(None)
+                compress_parameter(places, self.rounded(decision, treatment), treatment.activations)
+                states[treatment] = [Snapshot(owner) for owner, _ in places]
+            yield swap
+        finally:
+            swap(None)
+
+
+class Snapshot:
+    """The class, parameters, buffers and attributes of one module at one time.
+
+    Dictionaries are put back as the same objects: the handles of hooks know them.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.kind, self.attributes = module, type(module), dict(vars(module))
+        self.contents = {name: value.copy() for name, value in self.attributes.items() if isinstance(value, dict)}
+
+    def put_back(self) -> None:
+        """Make the module what it was."""
+        self.module.__class__ = self.kind
+        vars(self.module).clear()
+        vars(self.module).update(self.attributes)
+        for name, content in self.contents.items():
+            self.attributes[name].clear()
+            self.attributes[name].update(content)
+
+
+def _plain(name: str, treatment: Treatment, weight: torch.Tensor) -> QuantizedWeight:
+    return treatment.round(weight, name)
