@@ -90,13 +90,18 @@ def activation_bytes(model: Transformer, layout: Layout) -> Number:
     t = layout.tp
     shared = t if layout.sequence_parallel else 1
     most, _, _ = layout.stage_layers(model.layers)
-    boundary = 2.0 * tokens * model.hidden / shared
+    boundary = _element_bytes(layout) * tokens * model.hidden / shared
     whole = _layer_bytes(model, layout)
     if layout.recompute == "full":
         at_work = np.minimum(layout.pp, layout.microbatches)  # one layer is whole while it is recomputed
         sent = np.where(layout.pp > 1, 1, 0)  # a stage also keeps what it sends
         return (most + sent) * boundary + whole / np.maximum(at_work, 1)
     return most * whole
+
+
+def _element_bytes(layout: Layout) -> float:
+    """Bytes of one activation that is kept; products in fp8 keep theirs in 16 bits."""
+    return 4.0 if layout.precision in ("fp32", "tf32") else 2.0
 
 
 def _layer_bytes(model: Transformer, layout: Layout) -> Number:
@@ -106,13 +111,14 @@ def _layer_bytes(model: Transformer, layout: Layout) -> Number:
     drop = 1.0 if layout.dropout else 0.0
     h = model.hidden
     active = model.topk if model.experts else 1
-    outside = tokens * h * (8.0 + 2 * drop) / shared  # inputs of two norms and of the two projections' residuals
-    projections = tokens * 2.0 * (2 * model.q_width + 2 * model.kv_width) / t
-    block = tokens * active * model.ffn * 2.0 * (3 if model.gated else 2) / t
+    element = _element_bytes(layout)
+    outside = tokens * h * (4 * element + 2 * drop) / shared  # inputs of two norms and of the two projections' residuals
+    projections = tokens * element * (2 * model.q_width + 2 * model.kv_width) / t
+    block = tokens * active * model.ffn * element * (3 if model.gated else 2) / t
     if layout.recompute == "operators":
         block = block / 2
         outside = outside / 2
     scores: Number = 0.0
     if not layout.fused_attention and layout.recompute != "selective":
-        scores = layout.microbatch * model.heads / t * model.seq**2 * (4.0 + drop)
+        scores = layout.microbatch * model.heads / t * model.seq**2 * (2 * element + drop)
     return outside + projections + block + scores

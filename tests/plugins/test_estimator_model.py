@@ -113,7 +113,9 @@ def test_activations_of_a_plain_layer_follow_korthikanti():
     one = Layout(microbatch=2, global_batch=2, fused_attention=False)
     tokens = 2 * GPT.seq
     scores = 4 * GPT.heads * GPT.seq**2 * 2
-    assert memory.activation_bytes(GPT, one) == GPT.layers * (32 * tokens * GPT.hidden + scores)
+    half = GPT.layers * (32 * tokens * GPT.hidden + scores)
+    assert memory.activation_bytes(GPT, one) == half
+    assert memory.activation_bytes(GPT, replace(one, precision="fp32")) == 2 * half
 
 
 @pytest.mark.parametrize(
