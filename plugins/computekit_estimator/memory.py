@@ -112,7 +112,7 @@ def _layer_bytes(model: Transformer, layout: Layout) -> Number:
     h = model.hidden
     active = model.topk if model.experts else 1
     element = _element_bytes(layout)
-    outside = tokens * h * (4 * element + 2 * drop) / shared  # inputs of two norms and of the two projections' residuals
+    outside = tokens * h * (4 * element + 2 * drop) / shared  # inputs of two norms, two residuals
     projections = tokens * element * (2 * model.q_width + 2 * model.kv_width) / t
     block = tokens * active * model.ffn * element * (3 if model.gated else 2) / t
     if layout.recompute == "operators":
