@@ -285,10 +285,13 @@ def test_a_sharded_file_is_measured_with_its_shards(state: dict[str, torch.Tenso
     assert {shard: (tmp_path / shard).read_bytes() for shard in shards} == before
     result = invoke("quantize", "--int8", index)
     assert result.exit_code == 0, result.output
-    record = records.load(tmp_path / "model-int8.safetensors.record.json")
+    target = tmp_path / "model-int8.safetensors.index.json"
+    record = records.load(records.beside(target))
     size = index.stat().st_size + sum(map(len, before.values()))
     assert record.inputs[0].bytes == size
-    written = (tmp_path / "model-int8.safetensors").stat().st_size
+    assert record.rows[0].label == "model-int8"
+    written = sum(path.stat().st_size for path in [target, *tmp_path.glob("model-int8-0000?-of-00002-*.safetensors")])
+    assert record.output == records.FileRef.of(target)
     assert record.rows[0].quantities["compression_ratio"].value == pytest.approx(size / written)
 
 
@@ -299,9 +302,11 @@ def test_a_result_never_replaces_a_file_of_the_folder_that_it_is_made_from(tmp_p
     (tmp_path / "config.json").write_text('{"model_type": "mine"}')
     before = (tmp_path / "model.safetensors").read_bytes()
     for command in (["convert", "--dtype", "fp16"], ["quantize", "--int8"]):
-        result = invoke(*command, tmp_path, "-o", tmp_path / "model.safetensors")
-        assert result.exit_code == 1, result.output
-        assert (tmp_path / "model.safetensors").read_bytes() == before
+        for inside in ("model.safetensors", "q"):
+            result = invoke(*command, tmp_path, "-o", tmp_path / inside)
+            assert result.exit_code == 1 and "lies inside the input" in result.output, result.output
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_count_is_shown_without_a_unit(file: Path, tmp_path: Path) -> None:

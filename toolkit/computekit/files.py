@@ -25,27 +25,35 @@ def atomic(target: str | Path) -> Iterator[Path]:
     On any error, Ctrl-C included, the temporary file (or folder) is removed and ``target`` stays as it was. A killed
     process may leave a hidden ``.NAME.XXXX.tmp`` file behind, never a damaged target.
 
+    An index (``*.index.json``) has shards, which the block writes beside the temporary path, under names that no other
+    version's shards have. They take their places first; the index, whose renaming decides, comes last.
+
     Raises:
         FileProblem: the folder is missing or not writable, or the disk is full.
     """
     target = Path(target)
     check_writable(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = hidden / target.name if is_index(target) else hidden
     try:
+        if is_index(target):
+            hidden.mkdir()
         yield temporary
         sync(temporary)
-        if temporary.is_dir() and target.is_dir():
+        if is_index(target):
+            _replace_index(temporary, target)
+        elif temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
             temporary.replace(target)
         _sync_folder(target.parent)
     except OSError as error:
-        _remove(temporary)
-        if error.filename is not None and Path(error.filename) != temporary:
+        _remove(hidden)
+        if error.filename is not None and not Path(error.filename).is_relative_to(hidden):
             raise  # another file's trouble, such as an input that cannot be read
         raise _cannot_write(target, error) from error
     except BaseException:
-        _remove(temporary)
+        _remove(hidden)
         raise
 
 
@@ -111,12 +119,26 @@ def size_bytes(path: str | Path) -> int:
 
 
 def check_spares(target: Path, sources: Iterable[Path]) -> None:
-    """Refuse to replace a file that goes in, or part of a folder or sharded file that does (FileProblem)."""
-    for source in sources if target.exists() else ():
+    """Refuse to replace a file that goes in, or part of a folder or sharded file that does (FileProblem).
+
+    Also refuses a target inside a folder that goes in, which would be part of it the next time.
+    """
+    replaced = {file.resolve() for file in [target, *members(target)]} if target.exists() else set()
+    for source in sources:
+        if source.is_dir() and target.resolve().is_relative_to(source.resolve() / ""):
+            raise FileProblem(target, f"lies inside the input {source}", "give another --output")
         if source.resolve() == target.resolve():
             raise FileProblem(target, "is the input itself", "give another --output")
-        if target.resolve() in {file.resolve() for file in members(source)}:
+        read = {file.resolve() for file in [source, *members(source)]}
+        if target.resolve() in read:
             raise FileProblem(target, f"is part of the input {source}", "give another --output")
+        if not replaced.isdisjoint(read):
+            raise FileProblem(target, f"has files in common with the input {source}", "give another --output")
+
+
+def is_index(path: Path) -> bool:
+    """Whether ``path`` is called like the index of a model in several files."""
+    return path.name.endswith(".index.json")
 
 
 def members(path: Path) -> list[Path]:
@@ -125,7 +147,7 @@ def members(path: Path) -> list[Path]:
     Hidden files and Python's caches do not count: other tools leave them there (Snakemake a time stamp, git its own).
     """
     if not path.is_dir():
-        return [path, *_shards(path)] if path.name.endswith(".index.json") else [path]
+        return [path, *_shards(path)] if is_index(path) else [path]
     inside = [file.relative_to(path) for file in path.rglob("*") if file.is_file()]
     return [path / p for p in sorted(inside) if not any(n.startswith(".") or n == "__pycache__" for n in p.parts)]
 
@@ -135,13 +157,13 @@ def _shards(index: Path) -> list[Path]:
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         return [path for name in sorted(names) if (path := index.parent / Path(name).name).is_file()]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return []  # whoever opens it says what is wrong with it
 
 
 def sync(path: Path) -> None:
-    """Put a file, or all files of a folder, onto the disk; returns when they are there."""
-    for file in [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]:
+    """Put a file, an index with its shards, or a folder onto the disk; returns when they are there."""
+    for file in [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else members(path):
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
 
@@ -153,6 +175,19 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _replace_index(new: Path, old: Path) -> None:
+    """Move an index and its shards to where ``old`` is, and take the shards away that only ``old`` named."""
+    before = _shards(old)
+    for shard in (shards := _shards(new)):
+        shard.replace(old.with_name(shard.name))
+    _sync_folder(old.parent)
+    new.replace(old)
+    new.parent.rmdir()
+    for shard in before:
+        if shard.name not in {kept.name for kept in shards}:
+            shard.unlink(missing_ok=True)
 
 
 def _replace_folder(new: Path, old: Path) -> None:

@@ -265,7 +265,8 @@ def _step_of(ctx: click.Context) -> str:
 
 
 def _stem(path: Path) -> str:
-    return path.name.removesuffix(path.suffix) or path.name
+    name = path.name.removesuffix(".index.json") if files.is_index(path) else path.name
+    return name.removesuffix(Path(name).suffix) or name
 
 
 def _plain(value: Any) -> Any:

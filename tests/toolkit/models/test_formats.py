@@ -137,4 +137,6 @@ def test_the_default_name_of_a_result(tmp_path: Path, monkeypatch: pytest.Monkey
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes((folder / "model-00001-of-00001.safetensors").read_bytes())
     assert open_model(".").beside("int8") == tmp_path / "Model-3.1-8B-int8"
-    assert open_model(index).beside("int8") == folder / "model-int8.safetensors"
+    assert open_model(index).beside("int8") == folder / "model-int8.safetensors.index.json"
+    (folder / "m.json").write_text(index.read_text())
+    assert open_model(folder / "m.json").beside("int8") == folder / "m-int8.safetensors.index.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -28,7 +29,7 @@ def write_forever(source: Path, target: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["torch", "safetensors", "folder"])
+@pytest.mark.parametrize("kind", ["torch", "safetensors", "sharded", "folder"])
 def test_killed_writes(kind: str, tmp_path: Path) -> None:
     state = {f"layer.{i}.weight": torch.ones(64, 64) for i in range(20)}
     source, target = tmp_path / "source", tmp_path / "target"
@@ -36,6 +37,13 @@ def test_killed_writes(kind: str, tmp_path: Path) -> None:
         torch.save(state, source)
     elif kind == "safetensors":
         save_file(state, source)
+    elif kind == "sharded":
+        source, target = tmp_path / "source.safetensors.index.json", tmp_path / "target.safetensors.index.json"
+        names = list(state)
+        for file, part in (("a.safetensors", names[:9]), ("b.safetensors", names[9:])):
+            save_file({name: state[name] for name in part}, tmp_path / file)
+        where = {name: "a.safetensors" if i < 9 else "b.safetensors" for i, name in enumerate(names)}
+        source.write_text(json.dumps({"weight_map": where}))
     else:
         source.mkdir()
         (source / "config.json").write_text("{}")
@@ -54,6 +62,6 @@ def test_killed_writes(kind: str, tmp_path: Path) -> None:
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join()
-        assert target.exists()
+        assert len(open_model(target).tensors) == len(state)
         seen.add(files.sha256(target))
     assert seen <= whole

@@ -75,29 +75,6 @@ def test_ties_as_the_library_notes_them(tmp_path: Path) -> None:
     assert len(load_file(tmp_path / "b")) == 1
 
 
-def sharded(folder: Path) -> Path:
-    save_file({"a": torch.ones(4)}, folder / "m-00001-of-00002.safetensors")
-    save_file({"b": torch.zeros(4)}, folder / "m-00002-of-00002.safetensors")
-    index = {"metadata": {}, "weight_map": {"a": "m-00001-of-00002.safetensors", "b": "m-00002-of-00002.safetensors"}}
-    path = folder / "m.safetensors.index.json"
-    path.write_text(json.dumps(index))
-    return path
-
-
-def test_shards_are_read_as_one_model(tmp_path: Path) -> None:
-    source = open_model(sharded(tmp_path))
-    assert same({name: source.load(name) for name in source.tensors}, {"a": torch.ones(4), "b": torch.zeros(4)})
-    rewrite(source, tmp_path / "joined", lambda info, load: None)
-    assert same(load_file(tmp_path / "joined"), {"a": torch.ones(4), "b": torch.zeros(4)})
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    path = sharded(tmp_path)
-    (tmp_path / "m-00002-of-00002.safetensors").unlink()
-    with pytest.raises(FileProblem, match=r"m-00002-of-00002[.]safetensors, which is missing"):
-        open_model(path)
-
-
 def with_header(path: Path, header: Any, data: bytes = b"\0" * 16) -> Path:
     raw = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)

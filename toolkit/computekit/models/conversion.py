@@ -40,12 +40,13 @@ def kind_of(target: Path, folder: bool = False) -> ModelFormat:
     ``folder``: a model folder can be made, so a name with an ending that no kind has is one (``Model-3.1``).
     """
     known = {suffix: kind for kind in host.current().model_formats if kind.write for suffix in kind.suffixes}
-    if target.suffix not in known and folder:
+    endings = [suffix for suffix in known if suffix and target.name.endswith(suffix)]
+    if endings:
+        return known[max(endings, key=len)]
+    if not target.suffix or folder:
         return known[""]
-    if target.suffix not in known:
-        names = ", ".join(suffix for suffix in known if suffix)
-        raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {names}, or a folder")
-    return known[target.suffix]
+    names = ", ".join(suffix for suffix in known if suffix)
+    raise ComputekitError(f"{target}: no kind of model file is called {target.suffix}; known: {names}, or a folder")
 
 
 def convert(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion) -> None:

@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from ..errors import ComputekitError, FileProblem, MissingExtra
-from . import safetensors_files, torch_files, torch_legacy
+from . import safetensors_files, safetensors_shards, torch_files, torch_legacy
 from .base import ModelFile, TensorInfo, Writer
-from .safetensors_files import SafetensorsFile, SafetensorsWriter
+from .safetensors_files import SafetensorsFile
+from .safetensors_shards import Shards
 
 ARCHITECTURE = "transformers"
 """Name of the architecture that builds any transformers model from its config."""
@@ -119,7 +120,7 @@ def read(path: Path, trust_pickle: bool) -> Folder:
     if found.suffix == ".safetensors":
         files = [safetensors_files.read(found)]
     elif found.name.endswith(".safetensors.index.json"):
-        files = [safetensors_files.read_index(found)]
+        files = [safetensors_shards.read(found)]
     else:
         names = _torch_shards(found) if found.suffix == ".json" else [found.name]
         files = [_read_torch(path / name, trust_pickle) for name in names]
@@ -171,45 +172,35 @@ class FolderWriter(Writer):
     def __init__(self, source: Folder | None, path: Path, config: dict[str, Any] | None = None) -> None:
         self.source, self.path = source, path
         self._config = {**(source.config if source else {}), **(config or {})}
-        self._shards: dict[str, SafetensorsWriter] = {}
-        self._where: dict[str, str] = {}
+        inner = source.files[0] if source else None
+        self._shards = Shards(inner if isinstance(inner, SafetensorsFile) else None, path)
         self._kept: dict[Hashable, str] = {}
-        self._bytes = 0
         path.mkdir()
         if source is not None:
             _copy_other_files(source.path, path)
 
     def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
-        shard = self._shard(like)
-        shard.add(name, tensor, like)
-        self._where[name] = shard.path.name
-        self._bytes += tensor.numel() * tensor.element_size()
+        self._shards.add(self._file(like), name, tensor, like)
 
     def keep(self, name: str) -> None:
         assert self.source is not None
-        info = self.source.tensors[name]
-        first = self._kept.setdefault(info.storage, name)
+        first = self._kept.setdefault(self.source.tensors[name].storage, name)
         if first != name:
             self.tie(name, first, name)
         elif isinstance(self.source.files[0], SafetensorsFile):
-            shard = self._shard(name)
-            shard.keep(name)
-            self._where[name] = shard.path.name
-            self._bytes += info.nbytes
+            self._shards.keep(self._file(name), name)
         else:
             self.add(name, self.source.load(name), name)
 
     def tie(self, name: str, other: str, like: str) -> None:
-        self._shards[self._where[other]].tie(name, other, like)
+        self._shards.tie(name, other, like)
 
     def finish(self, metadata: dict[str, Any]) -> None:
-        for number, shard in enumerate(self._shards.values()):
-            shard.finish(metadata if number == 0 else {})
-        if len(self._shards) > 1:
-            index = {"metadata": {"total_size": self._bytes}, "weight_map": self._where}
-            inner = self.source.files[0].path.name if self.source else _INDEX
-            name = inner if inner.endswith(".safetensors.index.json") else _INDEX
-            (self.path / name).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        self._shards.finish(metadata)
+        inner = self.source.files[0].path.name if self.source else _SINGLE
+        indexed = inner.endswith(".safetensors.index.json")  # even of one shard, which then is not called like a file
+        if indexed or len(self._shards.writers) > 1:
+            self._shards.write_index(self.path / (inner if indexed else _INDEX))
         config = {**self._config}
         if "quantization_config" in metadata:  # None: the weights are no longer quantized
             config["quantization_config"] = metadata["quantization_config"]
@@ -219,17 +210,11 @@ class FolderWriter(Writer):
             (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        for shard in self._shards.values():
-            shard.close()
+        self._shards.close()
 
-    def _shard(self, like: str) -> SafetensorsWriter:
-        """The writer of the file that holds what becomes of the source's tensor ``like``."""
-        file = self.source.shard(like) if self.source else _SINGLE
-        if file not in self._shards:
-            inner = self.source.files[0] if self.source else None
-            source = inner if isinstance(inner, SafetensorsFile) else None
-            self._shards[file] = SafetensorsWriter(source, self.path / file)
-        return self._shards[file]
+    def _file(self, like: str) -> str:
+        """The name of the file that holds what becomes of the source's tensor ``like``."""
+        return self.source.shard(like) if self.source else _SINGLE
 
 
 def _copy_other_files(source: Path, target: Path) -> None:

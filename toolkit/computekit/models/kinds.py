@@ -21,10 +21,10 @@ def _of(module: str, function: str) -> Callable[..., Any]:
     return call
 
 
-def _kind(name: str, summary: str, module: str, sort: str = "", writes: bool = True, **about: Any) -> ModelFormat:
-    """A kind whose module has ``sniff``, ``read`` and ``write``; ``sort`` ends the names of the first two."""
+def _kind(name: str, summary: str, module: str, writes: bool = True, **about: Any) -> ModelFormat:
+    """A kind whose module has ``sniff``, ``read`` and ``write``."""
     write = _of(module, "write") if writes else None
-    return ModelFormat(name, summary, _of(module, f"sniff{sort}"), _of(module, f"read{sort}"), write, **about)
+    return ModelFormat(name, summary, _of(module, "sniff"), _of(module, "read"), write, **about)
 
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -33,7 +33,7 @@ BUILTIN: tuple[ModelFormat, ...] = (
     _kind("torch", "zip archive of torch.save: a state_dict or a checkpoint", "torch_files", suffixes=_TORCH),
     _kind("torch legacy", "pickles of torch < 1.6; written as a zip archive", "torch_legacy"),
     _kind("safetensors", "one safetensors file", "safetensors_files", suffixes=(".safetensors",)),
-    _kind("sharded safetensors", "an index and its shards; written as one file", "safetensors_files", "_index"),
+    _kind("sharded safetensors", "an index and its shards", "safetensors_shards", suffixes=(".index.json",)),
     _kind("folder", "a Hugging Face folder: config.json and weights", "huggingface", suffixes=("",)),
     _kind("torchscript", "a TorchScript archive (torch.jit.save)", "torchscript", writes=False),
     _kind("pt2", "an exported program (torch.export.save)", "exported", writes=False),

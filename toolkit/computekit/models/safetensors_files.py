@@ -1,4 +1,4 @@
-"""safetensors files: a JSON header and the tensors' bytes, single or sharded with an index.
+"""safetensors files: a JSON header and the tensors' bytes. `safetensors_shards` has those in several files.
 
 Format: an 8-byte little-endian header length N, N bytes of JSON, then the data that ``data_offsets`` point into
 (https://github.com/huggingface/safetensors, "Format"). The reader checks everything that the format demands before it
@@ -32,7 +32,6 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 KEY = "computekit"
-_INDEX = ".safetensors.index.json"
 _ALIGNMENT = 8
 _CHUNK = 1 << 22
 
@@ -53,7 +52,7 @@ class Entry:
 
 @dataclass
 class SafetensorsFile(ModelFile):
-    """One file or several shards. ``aliases`` are names that stand for another tensor (a tie)."""
+    """One file, or several that are one model. ``aliases`` are names that stand for another tensor (a tie)."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -71,11 +70,6 @@ class SafetensorsFile(ModelFile):
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         return self._infos
-
-    def beside(self, tag: str) -> Path:
-        if self.path.name.endswith(_INDEX):
-            return self.path.with_name(f"{self.path.name.removesuffix(_INDEX)}-{tag}.safetensors")
-        return super().beside(tag)
 
     def entry(self, name: str) -> Entry:
         return self.entries[self.aliases.get(name, name)]
@@ -98,47 +92,10 @@ def sniff(path: Path) -> bool:
     return len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= MAX_HEADER_BYTES
 
 
-def sniff_index(path: Path) -> bool:
-    """Whether ``path`` is the index of sharded safetensors."""
-    if path.is_dir():
-        return False
-    with path.open("rb") as stream:
-        start = stream.read(1 << 16).lstrip()
-        return start.startswith(b"{") and b'"weight_map"' in start + stream.read(MAX_HEADER_BYTES)
-
-
 def read(path: Path, _trust_pickle: bool = False) -> SafetensorsFile:
     """A single safetensors file."""
-    entries, notes = _header(path)
-    return SafetensorsFile(path, "safetensors", entries=entries, aliases=_aliases(entries, notes), notes=notes)
-
-
-def read_index(path: Path, _trust_pickle: bool = False) -> SafetensorsFile:
-    """All shards that an index names, as one model."""
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-        weight_map = index["weight_map"]
-        shards = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileProblem(path, "is not an index of safetensors shards", "it needs a weight_map") from error
-    entries: dict[str, Entry] = {}
-    notes: dict[str, str] = {}
-    for shard in shards:
-        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
-            raise FileProblem(path, f"names the shard {shard!r}, which is not a plain file name")
-        file = path.with_name(shard)
-        if not file.is_file():
-            raise FileProblem(path, f"names the shard {shard}, which is missing", "download the folder again")
-        found, own = _header(file)
-        notes.update(own)
-        for name, entry in found.items():
-            if weight_map.get(name) != shard:
-                raise FileProblem(file, f"holds tensor {name!r}, which the index does not place there")
-            entries[name] = entry
-    missing = [name for name in weight_map if name not in entries]
-    if missing:
-        raise FileProblem(path, f"names tensor {missing[0]!r}, which no shard holds", "download the folder again")
-    return SafetensorsFile(path, "sharded safetensors", entries=entries, aliases=_aliases(entries, notes), notes=notes)
+    entries, notes = header(path)
+    return SafetensorsFile(path, "safetensors", entries=entries, aliases=aliases(entries, notes), notes=notes)
 
 
 def write(like: ModelFile | None, path: Path) -> Writer:
@@ -146,7 +103,7 @@ def write(like: ModelFile | None, path: Path) -> Writer:
     return SafetensorsWriter(like if isinstance(like, SafetensorsFile) else None, path)
 
 
-def _aliases(entries: dict[str, Entry], notes: dict[str, str]) -> dict[str, str]:
+def aliases(entries: dict[str, Entry], notes: dict[str, str]) -> dict[str, str]:
     """Ties as ``safetensors.torch.save_model`` notes them: a name that was left out, and the one that was kept."""
     return {name: kept for name, kept in notes.items() if name not in entries and kept in entries}
 
@@ -158,7 +115,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+def header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     """The checked header of one file: its tensors and its ``__metadata__``."""
     size = path.stat().st_size
     with path.open("rb") as stream:
