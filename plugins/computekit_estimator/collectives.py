@@ -41,6 +41,16 @@ def all_reduce(gpu: Gpu, size: Number, ranks: Number, neighbours: Number, consta
     return 2.0 * gather(gpu, size, ranks, neighbours, constants)
 
 
+def all_to_all(gpu: Gpu, size: Number, ranks: Number, neighbours: Number, constants: Constants = CONSTANTS) -> Number:
+    """Every rank spreads its own ``size`` bytes evenly over ``ranks``, ``neighbours`` of which share a node."""
+    size, ranks, neighbours = (np.asarray(x, dtype=float) for x in (size, ranks, neighbours))
+    inside = np.minimum(ranks, neighbours)
+    across = size * (1 - inside / ranks) / (gpu.network_rate * constants.network)
+    within = size * (inside - 1) / ranks / (gpu.node_rate * constants.node_link)
+    latency = constants.message_s + constants.network_message_s * (ranks > inside)
+    return np.where(ranks > 1, np.maximum(across, within) + latency, 0.0)
+
+
 def send(gpu: Gpu, size: Number, same_node: Number, constants: Constants = CONSTANTS) -> Number:
     """Point-to-point transfer of ``size`` bytes to a neighbour stage."""
     rate = np.where(same_node, gpu.node_rate * constants.node_link, gpu.network_rate * constants.network)

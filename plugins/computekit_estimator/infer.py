@@ -57,9 +57,9 @@ def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, cons
     tokens = serving.batch * prompt
     products = model.layers * _products(model, serving, gpu, tokens, c) + _head(model, serving, gpu, c)
     heads = serving.batch * model.heads / serving.tp
-    flops = 4.0 * heads * prompt * (prompt + 1) / 2 * model.head_dim
+    flops = 2.0 * heads * prompt * (prompt + 1) / 2 * (model.head_dim + model.v_dim)
     attention = flops / (gpu.sustained(_half(serving, gpu), c) * flash_share(prompt, model.head_dim, c))
-    traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * model.ffn / serving.tp)
+    traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * _inner(model) / serving.tp)
     rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
     layers = model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
     return products + layers + _hops(model, serving, gpu, tokens, c) + c.request_s
@@ -69,7 +69,7 @@ def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, cons
     """Seconds of one step that gives every sequence of the batch one token, after ``context`` tokens each."""
     c = constants
     products = model.layers * _products(model, serving, gpu, serving.batch, c) + _head(model, serving, gpu, c)
-    cache = 2.0 * serving.kv_bytes * serving.batch * context * model.kv_width / serving.tp
+    cache = serving.kv_bytes * serving.batch * context * _cache_width(model, serving)
     attention = cache / (gpu.memory_rate * c.stream)
     layers = model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
     return products + layers + _hops(model, serving, gpu, serving.batch, c)
@@ -93,12 +93,12 @@ def weight_bytes(model: Transformer, serving: Serving) -> Number:
 def cache_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
     """Key-value cache on one device, all sequences."""
     layers = model.layers / serving.pp
-    return 2.0 * serving.kv_bytes * layers * serving.batch * context * model.kv_width / serving.tp
+    return serving.kv_bytes * layers * serving.batch * context * _cache_width(model, serving)
 
 
 def memory_bytes(model: Transformer, serving: Serving, context: Number) -> Number:
     """Weights, cache, activations of the prompt and the process's own share."""
-    activations = 2.0 * serving.batch * context * (4 * model.hidden + 2 * model.ffn / serving.tp)
+    activations = 2.0 * serving.batch * context * (4 * model.hidden + 2 * _inner(model) / serving.tp)
     return weight_bytes(model, serving) + cache_bytes(model, serving, context) + activations + CONTEXT_BYTES
 
 
@@ -119,19 +119,32 @@ def _half(serving: Serving, gpu: Gpu) -> str:
     return half
 
 
+def _inner(model: Transformer) -> int:
+    """Feed-forward elements that one token computes."""
+    return model.expert_ffn * (model.topk + model.shared_experts) if model.experts else model.ffn
+
+
+def _cache_width(model: Transformer, serving: Serving) -> Number:
+    """Cache elements of one token in one layer on one device; a latent vector, or a last head, is on every one."""
+    if model.kv_lora:
+        return model.cache_width
+    return model.cache_width / np.minimum(serving.tp, model.kv_heads)
+
+
 def _products(model: Transformer, serving: Serving, gpu: Gpu, rows: Number, c: Constants) -> Number:
-    """The four weight products of a layer for ``rows`` tokens."""
+    """The weight products of a layer for ``rows`` tokens."""
     t = serving.tp
-    up = model.ffn * (2 if model.gated else 1)
-    total: Number = 0.0
-    for n, k, expert in (
-        ((model.q_width + 2 * model.kv_width) / t, model.hidden, False),
-        (model.hidden, model.q_width / t, False),
-        (up / t, model.hidden, True),
-        (model.hidden, model.ffn / t, True),
-    ):
-        total = total + _product(model, serving, gpu, rows, n, k, expert, c)
-    return total
+    products: list[tuple[Number, Number, bool]] = [
+        (out / (t if split == "out" else 1), into / (t if split == "in" else 1), False)
+        for out, into, split in model.attention_matrices
+    ]
+    up = 2 if model.gated else 1
+    if model.experts:
+        products += [(up * model.expert_ffn / t, model.hidden, True), (model.hidden, model.expert_ffn / t, True)]
+    common = model.expert_ffn * model.shared_experts if model.experts else model.ffn
+    if common:
+        products += [(up * common / t, model.hidden, False), (model.hidden, common / t, False)]
+    return sum(_product(model, serving, gpu, rows, n, k, expert, c) for n, k, expert in products)
 
 
 def _product(

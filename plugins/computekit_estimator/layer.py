@@ -92,17 +92,22 @@ def attention_core(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, b
 def _products(model: Transformer, layout: Layout, tokens: Number) -> list[tuple[Number, Number, Number, Number]]:
     """(n, k, batch, rows) of each weight product of the forward pass."""
     t = layout.tp
-    up = model.ffn * (2 if model.gated else 1)
-    rows, batch = tokens, 1
+    products: list[tuple[Number, Number, Number, Number]] = [
+        (out / (t if split == "out" else 1), into / (t if split == "in" else 1), 1, tokens)
+        for out, into, split in model.attention_matrices
+    ]
+    blocks: list[tuple[Number, Number, Number]] = []  # width, batch, rows
     if model.experts:
         batch = model.experts / layout.ep
-        rows = tokens * model.topk / batch
-    return [
-        ((model.q_width + 2 * model.kv_width) / t, model.hidden, 1, tokens),
-        (model.hidden, model.q_width / t, 1, tokens),
-        (up / t, model.hidden, batch, rows),
-        (model.hidden, model.ffn / t, batch, rows),
-    ]
+        blocks.append((model.expert_ffn, batch, tokens * model.topk / batch))
+        if model.shared_experts:
+            blocks.append((model.expert_ffn * model.shared_experts, 1, tokens))
+    else:
+        blocks.append((model.ffn, 1, tokens))
+    for width, batch, rows in blocks:
+        products.append(((2 if model.gated else 1) * width / t, model.hidden, batch, rows))
+        products.append((model.hidden, width / t, batch, rows))
+    return products
 
 
 def _product(gpu: Gpu, layout: Layout, m: Number, n: Number, k: Number, batch: Number, c: Constants) -> Number:
@@ -116,7 +121,7 @@ def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backw
     heads = layout.microbatch * model.heads / layout.tp
     if layout.fused_attention:
         pairs = s * (s + 1) / 2 / layout.cp
-        flops = 4.0 * heads * pairs * d * (2.5 if backward else 1.0)
+        flops = 2.0 * heads * pairs * (d + model.v_dim) * (2.5 if backward else 1.0)
         rate = gpu.sustained(half, c) * flash_share(s, d, c)
         return flops / rate + c.kernel_s * (3 if backward else 1)
     score = gemm.seconds(gpu, half, s, s, d, heads, 2.0, c)
@@ -142,17 +147,19 @@ def _elementwise(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tok
     norm, residual, kernels = 2 * element, 3 * element + (1.0 if layout.dropout else 0.0), 8.0
     if layout.compiled:
         norm, residual, kernels = element, 3 * element, 5.0
-    active = tokens * (model.topk if model.experts else 1)
+    inner = tokens * (model.expert_ffn * (model.topk + model.shared_experts) if model.experts else model.ffn)
     traffic = 2 * (norm + residual) * tokens * model.hidden / shared
-    traffic = traffic + 2 * element * tokens * (model.q_width + 2 * model.kv_width) / t
-    traffic = traffic + (3 if model.gated else 2) * element * active * model.ffn / t
+    traffic = traffic + 2 * element * tokens * (model.q_width + model.kv_width) / t
+    traffic = traffic + (3 if model.gated else 2) * element * inner / t
+    if model.experts:  # rows are sorted by expert, and brought back
+        traffic = traffic + 4 * element * tokens * model.topk * model.hidden / shared
     if layout.precision == "fp8":
         traffic = traffic + 3.0 * (
-            2 * tokens * model.hidden / shared + tokens * model.q_width / t + active * model.ffn / t
+            2 * tokens * model.hidden / shared + tokens * model.v_width / t + inner / t
         )
     if not backward:
         return gemm.elementwise(gpu, traffic, kernels, c)
-    weights = (model.attention_params + model.expert_params * max(model.experts, 1) / layout.ep) / t
+    weights = (model.common_layer_params + model.routed_layer_params / layout.ep) / t
     accumulate = np.where(layout.microbatches > 1, weights * (2.0 + 2.0 * layout.gradient_bytes), 0.0)
     return gemm.elementwise(gpu, 2 * traffic + accumulate, 2 * kernels, c)
 
@@ -168,9 +175,10 @@ def _comm(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Nu
     if layout.tensor_overlap:
         total = total * (1.0 - c.tensor_hidden)
     if model.experts:
-        spread = size * model.topk
-        total = total + 2 * collectives.gather(gpu, spread, layout.ep, np.minimum(layout.ep, gpu.node_gpus), c)
-    ring = 2.0 * tokens * 2 * model.kv_width / layout.tp * (layout.cp - 1) * (2 if backward else 1)
+        spread = size * model.topk / np.where(layout.sequence_parallel, layout.tp, 1)
+        near = np.minimum(layout.ep, np.maximum(gpu.node_gpus // layout.tp, 1))
+        total = total + 2 * collectives.all_to_all(gpu, spread, layout.ep, near, c)
+    ring = 2.0 * tokens * model.kv_width / layout.tp * (layout.cp - 1) * (2 if backward else 1)
     hidden = _attention(model, layout, gpu, c, backward)
     exposed = np.maximum(ring / (gpu.node_rate * c.node_link) - hidden, 0.0)
     return total + np.where(layout.cp > 1, exposed, 0.0)

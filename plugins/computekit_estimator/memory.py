@@ -13,7 +13,7 @@ import numpy as np
 
 from .hardware import Gpu
 from .layout import Layout
-from .time import rank_parameters
+from .time import layer_weights, rank_parameters
 from .transformer import Transformer
 
 Number = Any
@@ -63,7 +63,7 @@ def training(model: Transformer, layout: Layout, gpu: Gpu) -> Memory:
     gradient = 4.0 if full else layout.gradient_bytes + (2.0 if layout.gradient_bytes == 4 else 0.0)
     gathered: Number = 0.0
     if zero3:  # two layers at a time, but a pipeline keeps its whole stage between microbatches
-        held = np.where(layout.pp > 1, weights, 2 * model.layer_params / layout.tp)
+        held = np.where(layout.pp > 1, weights, 2 * layer_weights(model, layout))
         gathered = held * (element + np.where(layout.pp > 1, layout.gradient_bytes, 0.0))
     in_flight = np.minimum(layout.pp, layout.microbatches) * np.where(
         layout.vp > 1, 1 + (layout.pp - 1) / (layout.pp * layout.vp), 1.0
@@ -110,11 +110,11 @@ def _layer_bytes(model: Transformer, layout: Layout) -> Number:
     shared = t if layout.sequence_parallel else 1
     drop = 1.0 if layout.dropout else 0.0
     h = model.hidden
-    active = model.topk if model.experts else 1
+    inner = model.expert_ffn * (model.topk + model.shared_experts) if model.experts else model.ffn
     element = _element_bytes(layout)
     outside = tokens * h * (4 * element + 2 * drop) / shared  # inputs of two norms, two residuals
-    projections = tokens * element * (2 * model.q_width + 2 * model.kv_width) / t
-    block = tokens * active * model.ffn * element * (3 if model.gated else 2) / t
+    projections = tokens * element * (model.q_width + model.v_width + model.kv_width) / t
+    block = tokens * inner * element * (3 if model.gated else 2) / t
     if layout.recompute == "operators":
         block = block / 2
         outside = outside / 2

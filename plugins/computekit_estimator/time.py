@@ -124,12 +124,15 @@ def _hop(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
     return collectives.send(gpu, size / layout.tp, inside, c) + np.where(layout.sequence_parallel, 0.0, gather)
 
 
+def layer_weights(model: Transformer, layout: Layout) -> Number:
+    """Weights of an average layer on one rank; expert parallelism splits the routed experts."""
+    return (model.common_layer_params + model.routed_layer_params / layout.ep) / layout.tp
+
+
 def rank_parameters(model: Transformer, layout: Layout) -> Number:
     """Weights of the fullest rank before any sharding over data parallelism."""
     most, first, _ = layout.stage_layers(model.layers)
-    dense = model.layer_params - model.expert_params * (max(model.experts, 1) - 1 / 1)
-    experts = model.expert_params * (max(model.experts, 1) - 1) / layout.ep if model.experts else 0.0
-    per_layer = (dense + experts) / layout.tp
+    per_layer = layer_weights(model, layout)
     ends = (model.embedding_params + model.head_params) / layout.tp
     return np.where(layout.pp == 1, most * per_layer + ends, np.maximum(most * per_layer, first * per_layer + ends))
 
