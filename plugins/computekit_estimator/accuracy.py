@@ -38,19 +38,19 @@ def measure() -> dict[str, Any]:
     devices of those runs."""
     import numpy as np
 
-    from . import runs
-    from .validate import CLASSES, compare
+    from . import published, runs
+    from .predict import kind_of
+    from .validate import CLASSES, class_of, compare
 
     found: dict[str, list[float]] = {name: [] for name in CLASSES if name != "counts"}
     devices = set()
     for run in runs.load():
-        row = compare(run)
-        for name, kinds in CLASSES.items():
-            if name in found and run.kind in kinds and row.error is not None:
-                ratio = 1 / (1 + row.error)
-                is_time = run.kind in ("iter_time_s", "train_days", "train_gpu_hours") or name != "training time"
-                found[name].append(ratio if is_time else 1 / ratio)
-                devices.add(runs.gpu_of(run).name)
+        row, name = compare(run), class_of(run)
+        if name in found and row.error is not None:
+            ratio = 1 / (1 + row.error)
+            is_time = "time" not in name or kind_of(run) in ("iter_time_s", "train_days", "train_gpu_hours")
+            found[name].append(ratio if is_time else 1 / ratio)
+            devices.add(published.gpu_of(run).name)
     classes = {
         name: {
             "rows": len(ratios),

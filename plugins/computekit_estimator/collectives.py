@@ -41,13 +41,22 @@ def all_reduce(gpu: Gpu, size: Number, ranks: Number, neighbours: Number, consta
     return 2.0 * gather(gpu, size, ranks, neighbours, constants)
 
 
-def all_to_all(gpu: Gpu, size: Number, ranks: Number, neighbours: Number, constants: Constants = CONSTANTS) -> Number:
-    """Every rank spreads its own ``size`` bytes evenly over ``ranks``, ``neighbours`` of which share a node."""
+def all_to_all(
+    gpu: Gpu, size: Number, ranks: Number, neighbours: Number, constants: Constants = CONSTANTS, copies: int = 0
+) -> Number:
+    """Every rank spreads its own ``size`` bytes evenly over ``ranks``, ``neighbours`` of which share a node.
+
+    With ``copies`` of each row to spread, a node gets a row once, however many of its ranks want it.
+    """
     size, ranks, neighbours = (np.asarray(x, dtype=float) for x in (size, ranks, neighbours))
     inside = np.minimum(ranks, neighbours)
-    across = size * (1 - inside / ranks) / (gpu.network_rate * constants.network)
+    nodes = ranks / inside
+    leaving = 1 - 1 / nodes
+    if copies:  # distinct nodes among so many even choices
+        leaving = leaving * nodes * (1 - leaving**copies) / copies
+    across = size * leaving / (gpu.network_rate * constants.network)
     within = size * (inside - 1) / ranks / (gpu.node_rate * constants.node_link)
-    latency = constants.message_s + constants.network_message_s * (ranks > inside)
+    latency = constants.message_s + constants.network_message_s * (nodes > 1)
     return np.where(ranks > 1, np.maximum(across, within) + latency, 0.0)
 
 

@@ -24,10 +24,20 @@ _UNITS = {
 """Streaming multiprocessors (compute units) by family, from the vendors' architecture white papers."""
 
 _FALLBACK_UNITS = 100
+_BETWEEN_PODS = 3.3e9
+"""Bytes/s of each chip between pods: 81 Tbit/s between two pods of 3072 (PaLM, arXiv:2204.02311, section 4)."""
 _COPY = 0.9
 """Share of the nominal memory rate that a plain copy reaches, the best that can be measured."""
 _HBM_VARIANTS = {("H100", "HBM2E"): 2.4e12}
 """Memory bandwidth of parts that were sold with another memory than the catalog's row, in bytes/s."""
+
+
+_NODE = 8
+_DOMAIN = {
+    "GB200": 72, "GB300": 72,
+    "TPU-v2": 512, "TPU-v3": 1024, "TPU-v4": 4096, "TPU-v5e": 256, "TPU-v5p": 8960, "TPU-v6e": 256, "TPU7x": 9216,
+}  # fmt: skip
+"""Devices that the fast links connect where it is not a node of eight: an NVL72 rack, the torus of a TPU pod."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Gpu:
     year: int
     node_rate: float
     network_rate: float
-    node_gpus: int = 8
+    node_gpus: int = _NODE
     tdp_w: float | None = None
     power_w: float | None = None
     measured: bool = False
@@ -77,6 +87,7 @@ class Gpu:
 def from_catalog(row: Hardware) -> Gpu:
     """The device of one catalog row, in the node and network its generation usually comes with."""
     year = row.year or 2020
+    network = 12.5e9 if year < 2020 else 25e9 if year < 2022 else 50e9
     measured = row.source.startswith("measured")
     return Gpu(
         name=row.name,
@@ -84,10 +95,11 @@ def from_catalog(row: Hardware) -> Gpu:
         peak_flops=dict(row.peak_flops),
         memory_bytes=row.memory_bytes,
         memory_rate=row.bandwidth_bytes_s / (_COPY if measured else 1.0),
-        units=_units(row.name),
+        units=1 if row.kind == "tpu" else _units(row.name),  # a systolic array has no waves of tiles
         year=year,
         node_rate=(row.interconnect_bytes_s or 32e9) / 2,
-        network_rate=12.5e9 if year < 2020 else 25e9 if year < 2022 else 50e9,
+        network_rate=_BETWEEN_PODS if row.kind == "tpu" else network,
+        node_gpus=_DOMAIN.get(row.name, _NODE),
         tdp_w=row.tdp_w,
         measured=measured,
     )
@@ -110,6 +122,7 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
     bare, _, about = text.partition("(")
     watts = re.search(r"-(\d+)W\b", bare)
     bare = re.sub(r"-\d+W\b", "", bare).strip()
+    bare = re.sub(r"^\d+\s?x\s?(?=[A-Za-z])", "", bare) if published else bare  # "8xA100-80GB"
     try:
         gpu = from_catalog(find_hardware(bare))
     except ComputekitError:
@@ -145,11 +158,12 @@ def _loose(name: str, rows: list[Hardware]) -> Hardware | None:
 
     def score(row: Hardware) -> tuple[int, float]:
         own = [part.upper() for part in re.split(r"[-_ ]+", row.name)]
-        if own[0] not in parts:  # the family, wherever it stands: "DGX-2H V100-32GB"
+        family = next(part for part in own if part not in ("RTX", "APPLE"))
+        if family not in parts:  # wherever it stands: "DGX-2H V100-32GB"
             return (0, 0.0)
         hits = sum(any(o.startswith(p) or p.startswith(o) for o in own) for p in parts)
         form = any(p.startswith("SXM") for p in parts) or not any(p.startswith(("PCI", "NVL")) for p in parts)
-        return (hits * 2 + (form and any(o.startswith("SXM") for o in own)), -row.memory_bytes)
+        return (hits * 2 + (form and any(o.startswith("SXM") for o in own)), row.memory_bytes)
 
     best = max(rows, key=score, default=None)
     return best if best is not None and score(best)[0] > 0 else None

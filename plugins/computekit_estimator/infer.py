@@ -24,11 +24,15 @@ Number = Any
 
 WEIGHT_BYTES = {
     "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "int4g32": 0.625,
-    "int4g64": 0.5625, "int4g128": 0.53125,
+    "int4g64": 0.5625, "int4g128": 0.53125, "nf4": 0.516, "fp4": 0.5625, "w8a8": 1.0, "q8_0": 1.0625, "q6_k": 0.820,
+    "q5_k_m": 0.711, "q5_k_s": 0.688, "q5_0": 0.6875, "q4_k_m": 0.606, "q4_k_s": 0.573, "q4_0": 0.5625, "q4_1": 0.625,
+    "q3_k_m": 0.489, "q3_k_s": 0.438, "q2_k": 0.419, "iq4_xs": 0.531, "iq4_nl": 0.5625,
 }  # fmt: skip
-"""Bytes of a weight as stored; int4gN has a half-precision scale and zero point for each N weights."""
+"""Bytes of a weight as stored; int4gN has a half-precision scale and zero point for each N weights; q... are GGUF's
+formats, mixed ones at the average over a large model."""
 
-COMPUTES_IN = {"int8": "bf16", "int4": "bf16", "int4g32": "bf16", "int4g64": "bf16", "int4g128": "bf16"}
+_WHOLE = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+COMPUTES_IN = {**{name: "bf16" for name in WEIGHT_BYTES if name not in _WHOLE}, "w8a8": "int8"}
 """Weight-only formats compute in half precision."""
 
 _KERNELS = 12
@@ -134,10 +138,7 @@ def _cache_width(model: Transformer, serving: Serving) -> Number:
 def _products(model: Transformer, serving: Serving, gpu: Gpu, rows: Number, c: Constants) -> Number:
     """The weight products of a layer for ``rows`` tokens."""
     t = serving.tp
-    products: list[tuple[Number, Number, bool]] = [
-        (out / (t if split == "out" else 1), into / (t if split == "in" else 1), False)
-        for out, into, split in model.attention_matrices
-    ]
+    products: list[tuple[Number, Number, bool]] = [(n, k, False) for n, k in model.attention_products(t)]
     up = 2 if model.gated else 1
     if model.experts:
         products += [(up * model.expert_ffn / t, model.hidden, True), (model.hidden, model.expert_ffn / t, True)]
@@ -159,7 +160,8 @@ def _product(
     rate = gpu.memory_rate * c.stream * (c.dequantise if serving.precision in COMPUTES_IN else 1.0)
     stream = experts * (n * k * WEIGHT_BYTES[serving.precision] + 2.0 * rows * (n + k)) / rate
     compute = gemm.seconds(gpu, computes, np.maximum(rows, 1), n, k, experts, 0.0, c) - c.kernel_s
-    return np.maximum(stream, compute)
+    # kernels for a few rows do not compute the rest of a tile of 16
+    return np.maximum(stream, compute * np.minimum(np.maximum(rows, 1) / 16, 1.0))
 
 
 def _head(model: Transformer, serving: Serving, gpu: Gpu, c: Constants) -> Number:

@@ -46,12 +46,7 @@ def forward(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Layer
     products: Number = 0.0
     for n, k, batch, rows in _products(model, layout, tokens):
         products = products + _product(gpu, layout, rows, n, k, batch, c)
-    return LayerTime(
-        products=products,
-        attention=_attention(model, layout, gpu, c, backward=False),
-        elementwise=_elementwise(model, layout, gpu, c, tokens, backward=False),
-        comm=_comm(model, layout, gpu, c, tokens, backward=False),
-    )
+    return _layer_time(model, layout, gpu, c, tokens, products, backward=False)
 
 
 def backward(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> LayerTime:
@@ -61,12 +56,16 @@ def backward(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Laye
     for n, k, batch, rows in _products(model, layout, tokens):
         products = products + _product(gpu, layout, rows, k, n, batch, c)
         products = products + _product(gpu, layout, k, n, rows, batch, c)
-    return LayerTime(
-        products=products,
-        attention=_attention(model, layout, gpu, c, backward=True),
-        elementwise=_elementwise(model, layout, gpu, c, tokens, backward=True),
-        comm=_comm(model, layout, gpu, c, tokens, backward=True),
-    )
+    return _layer_time(model, layout, gpu, c, tokens, products, backward=True)
+
+
+def _layer_time(
+    model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, products: Number, backward: bool
+) -> LayerTime:
+    attention = _attention(model, layout, gpu, c, backward)
+    elementwise = _elementwise(model, layout, gpu, c, tokens, backward)
+    compute = products + attention + elementwise
+    return LayerTime(products, attention, elementwise, _comm(model, layout, gpu, c, tokens, backward, compute))
 
 
 def recompute(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
@@ -92,10 +91,7 @@ def attention_core(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, b
 def _products(model: Transformer, layout: Layout, tokens: Number) -> list[tuple[Number, Number, Number, Number]]:
     """(n, k, batch, rows) of each weight product of the forward pass."""
     t = layout.tp
-    products: list[tuple[Number, Number, Number, Number]] = [
-        (out / (t if split == "out" else 1), into / (t if split == "in" else 1), 1, tokens)
-        for out, into, split in model.attention_matrices
-    ]
+    products: list[tuple[Number, Number, Number, Number]] = [(n, k, 1, tokens) for n, k in model.attention_products(t)]
     blocks: list[tuple[Number, Number, Number]] = []  # width, batch, rows
     if model.experts:
         batch = model.experts / layout.ep
@@ -154,30 +150,39 @@ def _elementwise(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tok
     if model.experts:  # rows are sorted by expert, and brought back
         traffic = traffic + 4 * element * tokens * model.topk * model.hidden / shared
     if layout.precision == "fp8":
-        traffic = traffic + 3.0 * (
-            2 * tokens * model.hidden / shared + tokens * model.v_width / t + inner / t
-        )
+        traffic = traffic + 3.0 * (2 * tokens * model.hidden / shared + tokens * model.v_width / t + inner / t)
     if not backward:
         return gemm.elementwise(gpu, traffic, kernels, c)
     weights = (model.common_layer_params + model.routed_layer_params / layout.ep) / t
-    accumulate = np.where(layout.microbatches > 1, weights * (2.0 + 2.0 * layout.gradient_bytes), 0.0)
+    if layout.sharding in ("zero2", "zero3"):
+        weights = weights / np.where(layout.pp > 1, 1, layout.dp)  # the shard that a rank keeps
+    summed = 0.0 if layout.async_gradients else 2.0 + 2.0 * layout.gradient_bytes
+    accumulate = np.where(layout.microbatches > 1, weights * summed, 0.0)
     return gemm.elementwise(gpu, 2 * traffic + accumulate, 2 * kernels, c)
 
 
-def _comm(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, backward: bool) -> Number:
-    """Tensor parallelism: two all-reduces (or gather and scatter) of the activations each way."""
+def _comm(
+    model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tokens: Number, backward: bool, compute: Number
+) -> Number:
+    """Tensor parallelism: two all-reduces (or gather and scatter) of the activations each way.
+
+    Expert parallelism: tokens go to their experts and come back, behind ``compute`` where that overlaps.
+    """
     size = 2.0 * tokens * model.hidden
     each = collectives.all_reduce(gpu, size, layout.tp, np.minimum(layout.tp, gpu.node_gpus), c)
     total = 2 * each
     if backward and layout.sequence_parallel:
         total = total * 1.25  # the gathered input is gathered again for the weight gradient
-        total = total * (0.5 if layout.overlap else 1.0)  # which hides behind the weight gradient's product
+    if backward and ((layout.sequence_parallel and layout.overlap) or layout.async_gradients):
+        total = total * 0.5  # half of it hides behind the weight gradient's product
     if layout.tensor_overlap:
         total = total * (1.0 - c.tensor_hidden)
     if model.experts:
         spread = size * model.topk / np.where(layout.sequence_parallel, layout.tp, 1)
         near = np.minimum(layout.ep, np.maximum(gpu.node_gpus // layout.tp, 1))
-        total = total + 2 * collectives.all_to_all(gpu, spread, layout.ep, near, c)
+        copies = model.topk if layout.expert_overlap else 0
+        travel = 2 * collectives.all_to_all(gpu, spread, layout.ep, near, c, copies)
+        total = total + np.maximum(travel - np.where(layout.expert_overlap, compute, 0.0), 0.0)
     ring = 2.0 * tokens * model.kv_width / layout.tp * (layout.cp - 1) * (2 if backward else 1)
     hidden = _attention(model, layout, gpu, c, backward)
     exposed = np.maximum(ring / (gpu.node_rate * c.node_link) - hidden, 0.0)

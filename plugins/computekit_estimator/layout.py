@@ -26,6 +26,10 @@ class Layout:
     ``overlap`` hides gradient and weight communication behind computation; ``compiled`` fuses element-wise chains.
     ``rails`` lets a group with several ranks in a node use all their network adapters at once. ``blocking`` launches
     wait for the host after every kernel. ``tensor_overlap`` splits tensor-parallel collectives to hide them.
+    ``expert_overlap`` runs two microbatches at once so that tokens travel to their experts while the other computes
+    (DualPipe, arXiv:2412.19437), and sends a token once to each node.
+    ``async_gradients`` sums weight gradients inside their products, which hide the reduction of the input's gradient
+    (Megatron-LM since 2022).
     ``slots`` gives embedding and head one layer slot each where stages are cut. ``gradient_bytes`` is the size of an
     element of what is summed and reduced; ``dropout`` writes masks.
     """
@@ -51,6 +55,8 @@ class Layout:
     rails: bool = True
     blocking: bool = False
     tensor_overlap: bool = False
+    expert_overlap: bool = False
+    async_gradients: bool = False
 
     @property
     def num_gpus(self) -> Number:

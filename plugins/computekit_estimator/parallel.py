@@ -24,8 +24,8 @@ def device(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         click.option("--network-gb-s", type=Finite(min=0, min_open=True),
                      help="Network of each device, GB/s one way.  [default: usual for the device's year]"),
-        click.option("--node-gpus", type=click.IntRange(min=1), default=8, show_default=True,
-                     help="Devices in one node."),
+        click.option("--node-gpus", type=click.IntRange(min=1),
+                     help="Devices that fast links connect.  [default: 8; a rack of GB200, a pod of TPUs]"),
         click.option("--device-name", required=True, metavar="NAME", help="Device, e.g. H100-SXM5-80GB."),
     ):  # fmt: skip
         function = decorate(function)
@@ -60,7 +60,7 @@ def layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def find_device(name: str, node_gpus: int, network_gb_s: float | None) -> Gpu:
+def find_device(name: str, node_gpus: int | None, network_gb_s: float | None) -> Gpu:
     """The device with its node and network."""
     from . import hardware
 
@@ -68,9 +68,9 @@ def find_device(name: str, node_gpus: int, network_gb_s: float | None) -> Gpu:
 
 
 def require_gpu(gpu: Gpu) -> None:
-    """Refuse what the kernel model does not cover."""
-    if gpu.kind != "gpu":
-        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only GPUs are modelled")
+    """Refuse what the kernel model does not cover: processors without a matrix unit and a memory of their own."""
+    if gpu.kind not in ("gpu", "apu", "tpu", "npu", "soc-gpu"):
+        raise CannotPredict(f"{gpu.name} is a {gpu.kind}; only accelerators are modelled")
 
 
 def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
@@ -102,6 +102,7 @@ def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
         overlap=not asked.pop("no_overlap"),
         compiled=asked.pop("compiled"),
         gradient_bytes=4.0 if sharding == "zero1" else 2.0,
+        async_gradients=sharding == "zero1",
     )
     layout = replace(
         layout, slots=layout.pp > 1 and model.layers % layout.pp != 0 and (model.layers + 2) % layout.pp == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -41,18 +41,20 @@ class Plan:
 
 def search(
     model: Transformer, gpu: Gpu, num_gpus: int, global_batch: int, precision: str = "bf16", keep: int = 5,
-    constants: Constants = CONSTANTS,
+    constants: Constants = CONSTANTS, recompute: tuple[Recompute, ...] = RECOMPUTE,
+    sharding: tuple[Sharding, ...] = SHARDING, base: Layout | None = None,
 ) -> Plan:  # fmt: skip
     """Try every layout of ``num_gpus`` devices that can run and keep the ``keep`` fastest that fit.
 
     Attention is fused (which leaves nothing to selective recomputation), communication overlapped, and sequence
     parallelism on wherever there is tensor parallelism.
+    What ``base`` says beyond sizes, precision, recomputation and sharding holds for all of them.
     Runners-up differ in tp, pp, cp, ep, recomputation or sharding.
     """
     found: list[Choice] = []
     tried = fitting = 0
     smallest = np.inf
-    for layout in _grids(model, gpu, num_gpus, global_batch, precision):
+    for layout in _grids(model, gpu, num_gpus, global_batch, precision, base or Layout(), product(recompute, sharding)):
         needed = np.asarray(memory.training(model, layout, gpu).total, dtype=float)
         tried += needed.size
         smallest = min(smallest, float(needed.min()))
@@ -75,22 +77,33 @@ def search(
     return Plan(tuple(found[:keep]), tried, fitting, smallest)
 
 
-def _grids(model: Transformer, gpu: Gpu, num_gpus: int, global_batch: int, precision: str) -> Iterator[Layout]:
+def _grids(
+    model: Transformer,
+    gpu: Gpu,
+    num_gpus: int,
+    global_batch: int,
+    precision: str,
+    base: Layout,
+    ways: Iterable[tuple[Recompute, Sharding]],
+) -> Iterator[Layout]:
     """Arrays of layouts, one for each combination of recomputation, sharding and tensor parallelism or none."""
     numbers = _numbers(model, gpu, num_gpus, global_batch)
+    ways = list(ways)
     for parallel in (False, True):
         rows = numbers[(numbers[:, 0] > 1) == parallel]
         if not rows.size:
             continue
         columns = dict(zip(NUMBERS, rows.T, strict=True))
-        for recompute, sharding in product(RECOMPUTE, SHARDING):
-            yield Layout(
+        for recompute, sharding in ways:
+            yield replace(
+                base,
                 **columns,
                 precision=precision,
                 recompute=recompute,
                 sharding=sharding,
                 sequence_parallel=parallel,
                 gradient_bytes=4.0 if sharding == "zero1" else 2.0,
+                async_gradients=sharding == "zero1",
                 slots=wants_slots(model.layers, columns["pp"]),
             )
 

@@ -40,7 +40,8 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @options.arch()
 @dimensions
 @click.option("--device-name", metavar="NAME", help="Device of the catalog; without it, every GPU of the catalog.")
-@click.option("--node-gpus", type=click.IntRange(min=1), default=8, show_default=True, help="Devices in one node.")
+@click.option("--node-gpus", type=click.IntRange(min=1),
+              help="Devices that fast links connect.  [default: 8; a rack of GB200, a pod of TPUs]")  # fmt: skip
 @click.option("--network-gb-s", type=Finite(min=0, min_open=True), help="Network of a device, GB/s one way.")
 @click.option("--num-gpus", type=Numbers(), required=True, help="Devices, or several counts to compare: 64,128,256.")
 @click.option("--global-batch", type=click.IntRange(min=1), required=True, help="Sequences of one step.")
@@ -55,7 +56,7 @@ def plan(
     arch: str | None,
     arch_args: dict[str, Any] | None,
     device_name: str | None,
-    node_gpus: int,
+    node_gpus: int | None,
     network_gb_s: float | None,
     num_gpus: tuple[int, ...],
     global_batch: int,
@@ -169,7 +170,7 @@ def _why_none(gpu: Gpu, counts: tuple[int, ...], plans: list[Plan]) -> str:
 
 
 def _every_device(
-    run: StepRun, model: Transformer, num_gpus: int, global_batch: int, precision: str, node_gpus: int
+    run: StepRun, model: Transformer, num_gpus: int, global_batch: int, precision: str, node_gpus: int | None
 ) -> None:
     """One row for each GPU of the catalog: its best layout, or why there is none."""
     from tabulate import tabulate

@@ -40,7 +40,7 @@ def infer(
     arch: str | None,
     arch_args: dict[str, Any] | None,
     device_name: str,
-    node_gpus: int,
+    node_gpus: int | None,
     network_gb_s: float | None,
     tp: int,
     batch: int,

@@ -1,7 +1,8 @@
 """Time of one training step: pipeline of microbatches, embedding and logits, gradients, weights, optimizer.
 
 One-forward-one-backward schedules (Narayanan et al. 2021, arXiv:2104.04473): every stage works off all microbatches and
-waits (p - 1) slots while the pipeline fills and drains, (p - 1) / v with v interleaved chunks.
+waits (p - 1) slots while the pipeline fills and drains, (p - 1) / v with v interleaved chunks. Between two chunks there
+is time to send; without them, or in software that does not overlap, every transfer shows.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def step(model: Transformer, layout: Layout, gpu: Gpu, constants: Constants = CO
     m = layout.microbatches
     bubble = (one_pass - slowest) / layout.vp
     hop = _hop(model, layout, gpu, c)
-    transfers = np.where(single, 0.0, 2.0 * hop * (m * layout.vp + (layout.pp - 1)))
+    exposed = np.where(np.logical_and(layout.overlap, np.asarray(layout.vp) > 1), 0.0, m * layout.vp)
+    transfers = np.where(single, 0.0, 2.0 * hop * (exposed + (layout.pp - 1)))
     busy = m * slowest
     base = m * np.where(single, most, np.minimum(most, model.layers / layout.pp))
     spread = _data_parallel(model, layout, gpu, c, busy)

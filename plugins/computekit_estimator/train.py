@@ -47,7 +47,7 @@ def train(
     input_shape: tuple[int, ...] | None,
     trust_pickle: bool,
     device_name: str,
-    node_gpus: int,
+    node_gpus: int | None,
     network_gb_s: float | None,
     tokens: float | None,
     samples: float | None,

@@ -12,17 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from .errors import ContradictingDimensions
-
-
-class Matrix(NamedTuple):
-    """A weight (rows out, columns in), and which of the two tensor parallelism splits ("no": every rank has all)."""
-
-    out: int
-    into: int
-    split: Literal["out", "in", "no"]
 
 
 @dataclass(frozen=True)
@@ -105,26 +99,31 @@ class Transformer:
         """Elements that one token leaves in one layer's cache: keys and values, or the latent vector they come from."""
         return self.kv_lora + self.rope_dim if self.kv_lora else self.kv_width
 
-    @property
-    def attention_matrices(self) -> tuple[Matrix, ...]:
-        """Weights of one layer's attention."""
-        h = self.hidden
-        last = Matrix(h, self.v_width, "in")
+    def attention_products(self, ranks: Any = 1) -> list[tuple[Any, Any]]:
+        """Rows and columns of the weights of one layer's attention on each of ``ranks`` of tensor parallelism.
+
+        Heads are split; the last of the key-value heads, and what latent attention projects down to, are on every rank.
+        """
+        h, v = self.hidden, self.heads * self.v_dim / ranks
         if not self.kv_lora:
-            return (Matrix(self.q_width + self.kv_width, h, "out"), last)
+            kept = self.kv_width / np.minimum(ranks, self.kv_heads)
+            return [(self.q_width / ranks + kept, h), (h, v)]
         queries = (
-            (Matrix(self.q_lora, h, "no"), Matrix(self.q_width, self.q_lora, "out"))
-            if self.q_lora
-            else (Matrix(self.q_width, h, "out"),)
+            [(self.q_lora, h), (self.q_width / ranks, self.q_lora)] if self.q_lora else [(self.q_width / ranks, h)]
         )
-        unpacked = self.heads * (self.head_dim - self.rope_dim + self.v_dim)
-        return (*queries, Matrix(self.kv_lora + self.rope_dim, h, "no"), Matrix(unpacked, self.kv_lora, "out"), last)
+        unpacked = self.heads * (self.head_dim - self.rope_dim + self.v_dim) / ranks
+        return [*queries, (self.kv_lora + self.rope_dim, h), (unpacked, self.kv_lora), (h, v)]
+
+    @property
+    def attention_weights(self) -> int:
+        """Elements of the matrices of one layer's attention."""
+        return round(sum(float(rows) * float(columns) for rows, columns in self.attention_products()))
 
     @property
     def attention_params(self) -> int:
         """Weights of one layer's attention: Q, K, V and the output projection."""
-        weights = sum(out * into for out, into, _ in self.attention_matrices)
-        return weights + self.q_lora + self.kv_lora + (self.q_width + self.kv_width + self.hidden if self.bias else 0)
+        biases = self.q_width + self.kv_width + self.hidden if self.bias else 0
+        return self.attention_weights + self.q_lora + self.kv_lora + biases
 
     def _block_params(self, width: int) -> int:
         matrices = 3 if self.gated else 2
@@ -190,7 +189,7 @@ class Transformer:
     def forward_flops(self, seq: int | None = None, causal: bool = False) -> int:
         """Contractions of one forward pass over one sequence, logits included."""
         seq = seq or self.seq
-        attention = sum(out * into for out, into, _ in self.attention_matrices)
+        attention = self.attention_weights
         expert = (3 if self.gated else 2) * self.hidden * self.expert_ffn
         mixed = expert * (self.topk + self.shared_experts) + self.hidden * self.experts
         plain = (3 if self.gated else 2) * self.hidden * self.ffn

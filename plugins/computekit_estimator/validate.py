@@ -21,14 +21,29 @@ FITTED = ("mlm21_t1", "bloomq", "foundry", "gptfast", "ft")
 """Families whose rows the constants were fitted to; all others were held out. Chosen before the first fit."""
 
 CLASSES = {
-    "training time": ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "hfu", "train_days",
-                      "train_gpu_hours"),
+    "training time": ("iter_time_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "mfu",
+                      "hfu", "train_days", "train_gpu_hours"),
+    "training time, layout assumed": (),
     "training memory": ("peak_memory_gb",),
-    "prefill": ("prefill",),
-    "decode": ("decode_latency_ms", "e2e_latency_ms"),
+    "prefill": ("prefill", "prefill_tokens_per_s"),
+    "decode": ("decode_latency_ms", "decode_tokens_per_s", "e2e_latency_ms"),
     "counts": ("param_count", "forward_flops", "train_flops", "checkpoint_bytes"),
 }  # fmt: skip
-"""Kinds that share one model, and so one distribution of errors."""
+"""Kinds that share one model, and so one distribution of errors. A training run that does not say how its devices were
+used, or how many there were, is a class of its own."""
+
+
+def class_of(run: Run) -> str:
+    """The class of `CLASSES` that a run belongs to; "other" for a kind that is in none."""
+    from .predict import kind_of
+
+    kind = kind_of(run)
+    name = next((name for name, kinds in CLASSES.items() if kind in kinds), "other")
+    if name != "training time":
+        return name
+    if run.number("infer_batch"):
+        return "decode"
+    return "training time, layout assumed" if said(run) else name
 
 
 @dataclass(frozen=True)
@@ -87,22 +102,21 @@ def summarise(name: str, rows: Iterable[Row], fitted: bool | None = None) -> Err
 
 def summary(runs: list[Run], rows: list[Row]) -> dict[str, list[Errors]]:
     """Errors by family and class of quantity, by class, and by class for fitted and held-out families apart."""
-    pairs = list(zip(runs, rows, strict=True))
-    of_kind = {kind: name for name, kinds in CLASSES.items() for kind in kinds}
+    pairs = [(run.family, class_of(run), row) for run, row in zip(runs, rows, strict=True)]
     groups: dict[str, list[Errors]] = {"by_family": [], "by_class": [], "fitted_and_held_out": []}
-    keys = sorted({(run.family, of_kind.get(run.kind, "other")) for run, _ in pairs})
-    for family, cls in keys:
-        mine = [row for run, row in pairs if run.family == family and of_kind.get(run.kind, "other") == cls]
-        groups["by_family"].append(summarise(f"{family}: {cls}", mine, family in FITTED))
-    for cls in dict.fromkeys([*CLASSES, *(cls for _, cls in keys)]):
-        of_class = [(run, row) for run, row in pairs if of_kind.get(run.kind, "other") == cls]
+    keys = sorted({(family, cls) for family, cls, _ in pairs})
+    for key in keys:
+        mine = [row for family, cls, row in pairs if (family, cls) == key]
+        groups["by_family"].append(summarise(": ".join(key), mine, key[0] in FITTED))
+    for wanted in dict.fromkeys([*CLASSES, *(cls for _, cls in keys)]):
+        of_class = [(family in FITTED, row) for family, cls, row in pairs if cls == wanted]
         if not of_class:
             continue
-        groups["by_class"].append(summarise(cls, (row for _, row in of_class)))
+        groups["by_class"].append(summarise(wanted, (row for _, row in of_class)))
         for fitted in (True, False):
-            part = [row for run, row in of_class if (run.family in FITTED) is fitted]
-            if part and cls != "counts":
-                groups["fitted_and_held_out"].append(summarise(cls, part, fitted))
+            part = [row for was_fitted, row in of_class if was_fitted is fitted]
+            if part and wanted != "counts":
+                groups["fitted_and_held_out"].append(summarise(wanted, part, fitted))
     return groups
 
 
@@ -114,6 +128,8 @@ def summary(runs: list[Run], rows: list[Row]) -> dict[str, list[Errors]]:
 def validate(runs_file: Path | None, family: str | None, as_json: bool) -> None:
     """Recompute every published run and print its error; a run without a prediction is listed with its reason.
 
+    Any CSV with the columns of the shipped one will do; only id, kind, value and unit must be there. A run whose
+    layout, devices or batch are not published is predicted with assumptions, which are named.
     The error is predicted / published - 1. The constants of the model are the same for every row; families that
     they were fitted to and families that were held out are summed up apart.
 
@@ -135,11 +151,12 @@ def validate(runs_file: Path | None, family: str | None, as_json: bool) -> None:
     if as_json:
         document = {
             "rows": [asdict(row) for row in rows],
+            "assumed": {run.id: texts for run in runs if (texts := said(run))},
             "summary": {name: [asdict(errors) for errors in group] for name, group in groups.items()},
         }
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo(_rows_table(rows))
+    click.echo(_rows_table(rows, [said(run) for run in runs]))
     for title, group in (
         ("Error by family", groups["by_family"]),
         ("Error by quantity", groups["by_class"]),
@@ -148,13 +165,28 @@ def validate(runs_file: Path | None, family: str | None, as_json: bool) -> None:
         click.echo(f"\n{title}\n{errors_table(group)}")
 
 
-def _rows_table(rows: list[Row]) -> str:
+def said(run: Run) -> list[str]:
+    """What a prediction of this run assumes because it is not published."""
+    from .predict import assumptions
+
+    try:
+        return list(assumptions(run))
+    except ComputekitError:  # such a run has no prediction
+        return []
+
+
+def _rows_table(rows: list[Row], assumed: list[list[str]]) -> str:
     from tabulate import tabulate
+
+    def last(row: Row, texts: list[str]) -> str:
+        if row.reason_skipped is not None:
+            return f"not predicted: {row.reason_skipped}"
+        return f"{row.unit} (assumed: {', '.join(texts)})" if texts else row.unit
 
     body = [
         (row.id, row.kind, _number(row.published), _number(row.predicted), percent(row.error, sign=True),
-         row.unit if row.reason_skipped is None else f"not predicted: {row.reason_skipped}")
-        for row in rows
+         last(row, texts))
+        for row, texts in zip(rows, assumed, strict=True)
     ]  # fmt: skip
     header = ["run", "kind", "published", "predicted", "error", "unit"]
     return tabulate(body, header, tablefmt="plain", disable_numparse=True, colalign=("left",) * 2 + ("right",) * 3)

@@ -133,7 +133,7 @@ def test_calibration_is_applied_by_train(tmp_path):
         (("infer", *SMALL, "--device-name", "T4", "--tp", 3, "--precision", "fp16"), "the nearest is tp=2"),
         (("count", *SMALL, "--topk", 2), "--topk needs --experts"),
         (("train", *SMALL, "--device-name", "A100-SXM4-80GB", "--num-gpus", 8, "--tp", 3), "the nearest that does is"),
-        (("train", *SMALL, "--device-name", "TPU-v4"), "only GPUs are modelled"),
+        (("train", *SMALL, "--device-name", "TPU-v4", "--precision", "fp16"), "no fp16 peak of TPU-v4"),
         (("train", *SMALL, "--device-name", "T4"), "no bf16 units; use fp16"),
         (("train", *SMALL, "--device-name", "T4", "--data-mb-s", 4), "belong together"),
         (("train", "--arch", "mlp", "--device-name", "T4", "--precision", "fp32", "--num-gpus", 2), "one device"),
