@@ -50,14 +50,14 @@ def choose(name: str | None, job: Job) -> Data | None:
 
     None where it remembers none, or where this machine lacks it: then the architecture's own example must do.
     """
-    if name is not None:
-        return load_data(name)
     first = job.subjects[0]
+    if name is not None:
+        return load_data(name, model=first.path)
     if job.input_shape is not None or first.path is None:
         return None
     arch = ArchRef(first.arch, first.arch_args) if first.arch else None
     remembered = load_module(first.path, arch, trust_pickle=first.trust_pickle)[2].get("data")
     try:
-        return load_data(remembered) if isinstance(remembered, str) else None
+        return load_data(remembered, model=first.path) if isinstance(remembered, str) else None
     except (FileProblem, MissingExtra, UnknownName):
         return None

@@ -79,7 +79,7 @@ def distill(
     data = data or metadata.get("data")
     if data is None:
         raise computekit.FileProblem(teacher, "does not say what data it was trained on", "name the data with --data")
-    dataset = computekit.load_data(data)
+    dataset = computekit.load_data(data, model=teacher)
     reference = zoo.for_data(student, student_args, dataset)
     name = f"student {student!r}"
     teacher_module.to(device)

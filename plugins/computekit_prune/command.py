@@ -100,7 +100,7 @@ def prune(
     run.input(model)
     if metadata.get("compression"):
         raise FileProblem(model, "is quantized, and whole numbers cannot be fine-tuned", "prune first, then quantize")
-    dataset = computekit.load_data(data) if data else None
+    dataset = computekit.load_data(data, model=model) if data else None
     inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
     device = run.device
     settings = Settings(ratio or 0.5, "global" if scope == "global" else "uniform", chosen, round_to)

@@ -16,8 +16,12 @@ import computekit
 from computekit import ComputekitError, options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import nn
+
+    from computekit.text import Window
 
 
 class Observer(Protocol):
@@ -36,12 +40,15 @@ class Calibration:
     data: str | None
     samples: int
 
-    def load(self, otherwise: str | None, who: str) -> computekit.Data:
-        """The data to calibrate on; ``otherwise`` is what --data gave. click.UsageError if ``who`` finds none."""
+    def load(self, otherwise: str | None, who: str, model: Path, window: Window | None) -> computekit.Data:
+        """The data to calibrate ``model`` on; ``otherwise`` is what --data gave. click.UsageError if ``who`` finds none.
+
+        A text comes in the tokens that ``model`` reads, in windows as --window gave them.
+        """
         name = self.data or otherwise
         if name is None:
             raise click.UsageError(f"{who} needs data to calibrate on: --calibration DATA, or --data DATA")
-        return computekit.load_data(name)
+        return computekit.load_data(name, model=model, window=window)
 
     def check_unused(self, who: str) -> None:
         """click.UsageError if data was given although ``who`` looks at none."""

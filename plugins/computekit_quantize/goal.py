@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from computekit import UnknownName, options
+
+if TYPE_CHECKING:
+    from computekit.text import Window
 
 METRICS = ("accuracy", "perplexity", "cosine")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -39,6 +42,7 @@ class Goal:
     """
 
     data: str | None
+    window: Window | None
     batch_size: int
     metric: str | None
     metric_direction: str | None
@@ -75,6 +79,7 @@ goal_options = options.gathered(
     "goal",
     Goal,
     options.data(help="Measure the metric on this data set's test split before and after."),
+    options.window,
     options.batch_size(256),
     click.option("--metric", metavar="NAME", help="accuracy, perplexity, cosine (of the outputs to the original "
                  "model's; needs no targets), or module:callable.  [default: by the data's task]"),

@@ -43,7 +43,7 @@ class Trial:
         self.run, self.goal, self.source, self.deadline = run, goal, source, deadline
         self.arch, self.trust_pickle = arch, trust_pickle
         self.module = self._load(source.path)
-        data = computekit.load_data(goal.data)
+        data = computekit.load_data(goal.data, model=source.path, window=goal.window)
         self.metric = metric.make(goal.metric, goal.metric_direction, data, run.device, goal.batch_size, self.module)
         self.before = self.metric.score(self.module, "test")
         self.validation: Score | None = None

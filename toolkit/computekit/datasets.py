@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
-WINDOW = 128
-"""Tokens per sample of text."""
+    from .text import Window
 
-_SHARES = {"classification": (0.7, 0.1), "language-modeling": (0.8, 0.1)}
+_TRAIN, _VALIDATION = 0.7, 0.1
 _NPZ_INPUTS = ("inputs", "x", "X", "images", "data")
 _NPZ_TARGETS = ("targets", "y", "labels", "target")
 
@@ -44,7 +43,8 @@ class Split:
 class Data:
     """A data set. Choices (early best, calibration, search) use ``validation``; ``test`` is only ever reported.
 
-    ``classes`` is the number of classes, or the vocabulary of a text.
+    ``classes`` is the number of classes, or the vocabulary of a text. A text also has its bytes in ``text``, and says
+    in ``windows`` how they became samples.
     """
 
     name: str
@@ -54,6 +54,8 @@ class Data:
     test: Split
     classes: int
     source: str
+    text: bytes | None = None
+    windows: str = ""
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -78,6 +80,7 @@ class Data:
             "source": self.source,
             "samples": sizes,
             "sample_shape": list(self.sample_shape),
+            **({"windows": self.windows} if self.windows else {}),
             "classes": self.classes,
             "sha256": self.sha256(),
         }
@@ -94,18 +97,32 @@ class DataProblem(ComputekitError):
         return f"data {self.name}: {self.problem}" + (f"; {self.hint}" if self.hint else "")
 
 
-def load_data(name: str) -> Data:
+def load_data(name: str, *, model: str | Path | None = None, window: Window | None = None) -> Data:
     """The data set called ``name``: a registered name, a .npz or .txt file, or ``module:callable``.
 
     A ``.npz`` file holds ``inputs`` (N, ...) and ``targets`` (N,) (also ``x`` and ``y``), or its own splits as
     ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``x_validation``, ``y_validation``. A ``.txt`` file
     is read as bytes: the vocabulary is 256 and any encoding works. The callable returns a `Data`, or (inputs, targets).
 
+    For a ``model`` that brings a tokenizer (a Hugging Face folder, or a file in it) a text is cut into windows of that
+    tokenizer's tokens: of 256, or as ``window`` says (`computekit.text.Window`).
+
     Raises:
         UnknownName: nothing has this name; the nearest known ones are suggested.
         FileProblem, DataProblem: the file or the arrays cannot be used.
-        MissingExtra: the package that brings the data is not installed.
+        MissingExtra: the package that brings the data, or reads the tokenizer, is not installed.
     """
+    data = _load(name)
+    if data.text is None:
+        if window is not None:
+            raise DataProblem(name, "is no text, so it has no windows")
+        return data
+    from . import text
+
+    return text.for_model(data, None if model is None else Path(model), window)
+
+
+def _load(name: str) -> Data:
     from . import host
 
     known = host.current().datasets
@@ -144,12 +161,11 @@ def from_arrays(name: str, inputs: Any, targets: Any, source: str) -> Data:
             "give at least 3 samples of each class, and number the classes from 0 without gaps",
         )
     order = numpy.random.RandomState(0).permutation(len(y))  # RandomState's stream is frozen across numpy versions
-    train_share, validation_share = _SHARES["classification"]
     parts: tuple[list[numpy.ndarray], ...] = ([], [], [])
     for label in range(classes):
         members = order[y[order] == label]
-        test = max(1, round(len(members) * (1 - train_share - validation_share)))
-        validation = max(1, round(len(members) * validation_share))
+        test = max(1, round(len(members) * (1 - _TRAIN - _VALIDATION)))
+        validation = max(1, round(len(members) * _VALIDATION))
         bounds = (len(members) - validation - test, len(members) - test)
         for part, chosen in zip(parts, numpy.split(members, bounds), strict=True):
             part.append(chosen)
@@ -157,26 +173,15 @@ def from_arrays(name: str, inputs: Any, targets: Any, source: str) -> Data:
     return Data(name, "classification", train, held_out, test_part, classes, source)
 
 
-def from_text(name: str, text: bytes, source: str, window: int = WINDOW) -> Data:
-    """Byte-level language-modelling data: windows of ``window`` tokens, each with the tokens that follow as targets.
+def from_text(name: str, text: bytes, source: str, window: int | None = None) -> Data:
+    """Language-modelling data: windows of ``window`` bytes (128), each with the bytes that follow as targets.
 
     The text is cut by position, 80% train, 10% validation, 10% test, so that no window is near one of another split.
+    For a model with a tokenizer, `load_data` cuts the same text into that tokenizer's tokens.
     """
-    import numpy
-    import torch
+    from .text import Window, from_bytes
 
-    if len(text) < 30 * window:
-        raise DataProblem(name, f"has {len(text)} bytes", f"a text needs at least {30 * window} to be split")
-    tokens = torch.from_numpy(numpy.frombuffer(text, dtype=numpy.uint8).astype(numpy.int64))
-    train_share, validation_share = _SHARES["language-modeling"]
-    first, second = int(len(text) * train_share), int(len(text) * (train_share + validation_share))
-    splits = []
-    for piece in (tokens[:first], tokens[first:second], tokens[second:]):
-        count = (len(piece) - 1) // window
-        splits.append(
-            Split(piece[: count * window].view(count, window), piece[1 : count * window + 1].view(count, window))
-        )
-    return Data(name, "language-modeling", splits[0], splits[1], splits[2], 256, source)
+    return from_bytes(name, text, source, Window(window) if window else None)
 
 
 def _split(x: numpy.ndarray, y: numpy.ndarray, index: numpy.ndarray | slice = slice(None)) -> Split:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .datasets import Split
 
+_LOGITS = 1 << 26  # scores of one batch of text: 256 MB in float32
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -61,7 +63,8 @@ def evaluate(
     """Run ``module``, which is on ``device``, over ``split`` in eval mode.
 
     ``task`` is "classification": logits (N, classes), or "language-modeling": logits (N, T, vocabulary). Inputs are
-    cast to the module's own floating-point type. ``name`` is what errors call the model.
+    cast to the module's own floating-point type. ``name`` is what errors call the model. Targets may be `UNSCORED`, as
+    many in every window; a batch of text is smaller than ``batch_size`` where its logits would fill the memory.
 
     Raises:
         ComputekitError: the model cannot take the data, its output has the wrong shape, or it holds NaN.
@@ -69,6 +72,10 @@ def evaluate(
     import torch
     import torch.nn.functional as F
 
+    from .text import UNSCORED
+
+    if task == "language-modeling":
+        batch_size = max(1, min(batch_size, _LOGITS // (split.targets.shape[1] * (int(split.targets.max()) + 1))))
     dtype = floating_dtype(module)
     losses, outcomes = [], []
     training = module.training
@@ -94,10 +101,13 @@ def evaluate(
         share = wilson(hits, len(right))
         method = f"{hits} of {len(right)} right; Wilson interval"
         return Evaluation("accuracy", share.value, share.interval, float(nll.mean()), right, method)
-    windows = nll.mean(1)
+    scored = int((split.targets[0] != UNSCORED).sum())
+    windows = nll.sum(1) / scored  # unscored tokens have the loss 0
     mean = mean_interval(windows.tolist())
     interval = (math.exp(mean.interval[0]), math.exp(min(mean.interval[1], 700.0))) if mean.interval else None
-    method = f"exp of the mean cross-entropy over {len(windows)} windows; t interval of that mean over windows"
+    tokens = nll.shape[1]
+    cut = f"{len(windows)} windows of {tokens} tokens" + (f", {scored} scored in each" if scored < tokens else "")
+    method = f"exp of the mean cross-entropy over {cut}; t interval of that mean over windows"
     return Evaluation("perplexity", math.exp(min(mean.value, 700.0)), interval, mean.value, windows, method)
 
 

@@ -15,12 +15,15 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from .errors import nearest
+
+if TYPE_CHECKING:
+    from .text import Window
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -141,6 +144,25 @@ class Number(click.FloatRange):
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
 
 
+class WindowSize(click.ParamType["Window"]):
+    """``LENGTH`` or ``LENGTH/STRIDE``, in tokens; see `computekit.text.Window`."""
+
+    name = "window"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Window:
+        from .text import Window
+
+        if isinstance(value, Window):
+            return value
+        length, slash, stride = value.partition("/")
+        if not length.isdecimal() or (slash and not stride.isdecimal()):
+            self.fail(f"{value!r} is not LENGTH or LENGTH/STRIDE, such as 256 or 256/128", param, ctx)
+        window = Window(int(length), int(stride) if slash else None)
+        if window.length < 2 or window.stride == 0 or (window.stride or 0) > window.length:
+            self.fail("a window has at least 2 tokens, and a stride from 1 to its length", param, ctx)
+        return window
+
+
 class Arguments(click.ParamType[dict[str, Any]]):
     """``key=value,key=value`` or a JSON object; values are JSON where they parse as JSON, else strings."""
 
@@ -253,6 +275,13 @@ def data(required: bool = False, help: str = "") -> Decorator:
         "--data", type=HostNames("datasets", "data"), required=required,
         help=help or "Data set: a name (computekit plugins lists them), a .npz or .txt file, or module:callable.",
     )  # fmt: skip
+
+
+window = click.option(
+    "--window", type=WindowSize(), metavar="LENGTH[/STRIDE]",
+    help="Tokens per sample of a text; with a smaller stride, windows overlap and only new tokens are scored.  "
+    "[default: 256 tokens of the model's tokenizer, or 128 bytes]",
+)  # fmt: skip
 
 
 def arch(name: str = "--arch", default: str | None = None, required: bool = False) -> Decorator:
