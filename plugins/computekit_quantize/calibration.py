@@ -41,9 +41,9 @@ class Calibration:
     samples: int
 
     def load(self, otherwise: str | None, who: str, model: Path, window: Window | None) -> computekit.Data:
-        """The data to calibrate ``model`` on; ``otherwise`` is what --data gave. click.UsageError if ``who`` finds none.
+        """The data to calibrate ``model`` on, else ``otherwise``, which --data gave (click.UsageError: neither).
 
-        A text comes in the tokens that ``model`` reads, in windows as --window gave them.
+        A text comes in the tokens that ``model`` reads, cut as --window says. ``who`` needs the data, as errors say.
         """
         name = self.data or otherwise
         if name is None:
