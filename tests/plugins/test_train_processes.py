@@ -100,3 +100,36 @@ def test_two_ranks_killed_and_resumed_learn_what_one_learns(kind: str, one_rank:
     assert two["train_flops"].value == one["train_flops"].value
     assert (two["train_communication_s"].value is None) == (kind == "fsdp")
     assert sorted(p.name for p in Path().iterdir()) == ["dying.py", "t.txt", "two.pt", "two.pt.record.json"]
+
+
+def test_shards_in_fp16_learn_what_one_rank_learns(one_rank: records.Record) -> None:
+    done = _torchrun("-m", "computekit", "train", *GPT, "--parallel", "fsdp", "--precision", "fp16", "-o", "two.pt")
+    _checked(done)
+    assert _losses(records.load("two.pt.record.json")) == pytest.approx(_losses(one_rank), rel=1e-2)
+
+
+SCALER = """
+import torch
+import torch.distributed as dist
+from computekit.training.parallel import Ranks
+
+dist.init_process_group("gloo")
+ranks = Ranks("fsdp", dist.get_rank(), 2)
+torch.manual_seed(0)
+module = ranks.wrap(torch.nn.Linear(8, 4), torch.device("cpu"))
+optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+scaler.scale(module(torch.ones(2, 8)).sum()).backward()
+if ranks.rank == 1:
+    module.weight.grad.to_local().fill_(float("inf"))
+before = module.weight.to_local().clone()
+scaler.step(optimizer)
+scaler.update()
+assert torch.equal(before, module.weight.to_local()) and scaler.get_scale() == 2.0
+dist.destroy_process_group()
+"""
+
+
+def test_an_overflow_in_one_shard_makes_every_rank_skip_the_step() -> None:
+    Path("scaler.py").write_text(SCALER)
+    _checked(_torchrun("scaler.py"))

@@ -176,11 +176,6 @@ class _Training:
                 f"--batch-size {recipe.batch_size} cannot be shared among {ranks.world} ranks in "
                 f"{execution.accumulate} parts; it must be at least {ranks.world * execution.accumulate}"
             )
-        if ranks.kind == "fsdp" and recipe.precision == "fp16":
-            raise ComputekitError(
-                "--precision fp16 does not go with --parallel fsdp: each rank would scale its shards' gradients by "
-                "itself; take bf16, or --parallel ddp"
-            )
         self.cost = flops.count(module.train(), data.train.inputs[:2].to(device))
         self.again = memory.recompute(module, name) if execution.recompute else []
         self.wrapped = ranks.wrap(module, device)
