@@ -70,7 +70,7 @@ def test_every_reason_is_told_with_distribution_and_version(python: Python) -> N
         "recurses": "RecursionError: maximum recursion depth exceeded",
         "shouts": "in computekit_commands, it prints to standard output",
         "mistyped": "unknown hook 'computekit_comands', did you mean 'computekit_commands'?",
-        "newarg": "may need a newer computekit",
+        "newarg": "needs a newer computekit: computekit_commands has no argument",
         "toonew": "needs a newer computekit: plugin API 99",
         "tooold": "is too old for this computekit",
         "raises": "computekit_datasets failed: RuntimeError: the disk with the data is not mounted",

@@ -53,8 +53,7 @@ BROKEN = {
     ),
     "unknown-argument": (
         "import computekit\n@computekit.hookimpl\ndef computekit_commands(theme): return []",
-        "{'theme'} are declared in the hookimpl but can not be found in the hookspec; hooks only gain arguments, "
-        "so the plugin may need a newer computekit",
+        "needs a newer computekit: computekit_commands has no argument 'theme' here (it has: none)",
     ),
     "bad-addhooks": (
         "import computekit\n@computekit.hookimpl\ndef computekit_addhooks(manager): manager.add_hookspecs(object())",

@@ -8,6 +8,7 @@ anything is imported.
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import os
 import re
 import sys
@@ -175,11 +176,23 @@ def register(manager: pluggy.PluginManager, loaded: LoadedPlugin) -> list[str]:
         try:
             manager.register(loaded.plugin, name=loaded.name)
         except pluggy.PluginValidationError as error:
-            text = " ".join(str(error).split())
-            raise PluginRefused(
-                f"{text}; hooks only gain arguments, so the plugin may need a newer computekit"
-            ) from error
+            raise PluginRefused(_mismatch(manager, loaded.plugin) or " ".join(str(error).split())) from error
     return [str(warning.message) for warning in caught]
+
+
+def _mismatch(manager: pluggy.PluginManager, plugin: object) -> str:
+    """Which hook of ``plugin`` asks for an argument that is not passed here; empty if it is not that."""
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        hook = (options.get("specname") or name) if options else ""
+        caller = getattr(manager.hook, hook, None)
+        if caller is None or caller.spec is None:
+            continue
+        for argument in inspect.signature(getattr(plugin, name)).parameters:
+            if argument not in caller.spec.argnames:
+                passed = ", ".join(caller.spec.argnames) or "none"
+                return f"needs a newer computekit: {hook} has no argument {argument!r} here (it has: {passed})"
+    return ""
 
 
 def check_api(plugin: object) -> None:
