@@ -9,7 +9,7 @@ import click
 import computekit
 from computekit import options
 
-from . import calibration, flow, goal, plan
+from . import activations, calibration, flow, goal, plan
 
 
 @click.command()
@@ -17,6 +17,7 @@ from . import calibration, flow, goal, plan
 @plan.request_options
 @goal.goal_options
 @calibration.calibration_options
+@activations.observer
 @options.arch()
 @options.trust_pickle
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")
@@ -34,6 +35,7 @@ def quantize(run: computekit.StepRun, arch: str | None, arch_args: dict[str, Any
     Example:
       computekit quantize --int8 model.pt
       computekit quantize --int8 model.pt --data digits --exclude 'head.*' -o small.pt
+      computekit quantize --int8 --activations static --calibration digits model.pt
       computekit quantize --int4 model.pt --data digits --max-drop 0.5 --sensitivity
     """
     reference = computekit.ArchRef(arch, arch_args or {}) if arch else None

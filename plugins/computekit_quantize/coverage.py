@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from .plan import Decision
@@ -32,16 +33,17 @@ class Coverage:
         """Per role and fate: how many tensors, and their bytes before and after."""
         groups: dict[tuple[str, str], list[Decision]] = {}
         for decision in self.decisions:
-            groups.setdefault((decision.role, decision.kept), []).append(decision)
+            groups.setdefault((decision.role, decision.fate), []).append(decision)
         return [
             {
                 "role": role,
-                "kept": kept,
+                "fate": fate,
+                "kept": group[0].kept,
                 "tensors": len(group),
                 "bytes_before": sum(decision.info.nbytes for decision in group),
                 "bytes_after": sum(decision.bytes_after for decision in group),
             }
-            for (role, kept), group in groups.items()
+            for (role, fate), group in groups.items()
         ]
 
     def tensors(self) -> list[dict[str, Any]]:
@@ -52,7 +54,7 @@ class Coverage:
                 **({"tied": list(decision.names[1:])} if len(decision.names) > 1 else {}),
                 "role": decision.role,
                 "shape": list(decision.info.shape),
-                **({"scheme": decision.treatment.scheme.name} if decision.quantized else {"kept": decision.kept}),
+                **(_treatment(decision) if decision.quantized else {"kept": decision.kept}),
                 "bytes_before": decision.info.nbytes,
                 "bytes_after": decision.bytes_after,
             }
@@ -64,7 +66,7 @@ class Coverage:
         from tabulate import tabulate
 
         lines = [
-            [d.info.name, d.role, "x".join(map(str, d.info.shape)), d.kept or "quantized", _size(d.info.nbytes),
+            [d.info.name, d.role, "x".join(map(str, d.info.shape)), d.fate, _size(d.info.nbytes),
              _size(d.bytes_after)]
             for d in self.decisions
         ]  # fmt: skip
@@ -78,7 +80,7 @@ class Coverage:
         lines = [
             [
                 row["role"],
-                row["kept"] or "quantized",
+                row["fate"],
                 row["tensors"],
                 _size(row["bytes_before"]),
                 _size(row["bytes_after"]),
@@ -97,6 +99,11 @@ class Coverage:
         )
         headers = ["role", "fate", "tensors", "before", "after"]
         return tabulate(lines, headers, disable_numparse=True, colalign=("left", "left", "right", "right", "right"))
+
+
+def _treatment(decision: Decision) -> dict[str, Any]:
+    about = {"scheme": decision.treatment.scheme.name, "activations": decision.treatment.activations}
+    return {**about, "grids": asdict(decision.grids)} if decision.grids else about
 
 
 def _size(count: int) -> str:

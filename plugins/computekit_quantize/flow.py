@@ -10,7 +10,7 @@ import computekit
 from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 
-from . import huggingface, plan, writing
+from . import activations, huggingface, plan, writing
 from .calibration import Calibration
 from .clock import Deadline
 from .coverage import Coverage
@@ -34,6 +34,7 @@ class Job:
     request: plan.Request
     goal: Goal
     calibration: Calibration
+    observer: str
     arch: ArchRef | None
     trust_pickle: bool
     allow_noop: bool
@@ -60,7 +61,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
     """
     deadline = Deadline(job.goal.time_budget)
     treatment = job.request.treatment
-    if treatment.scheme.calibrated is None:
+    static = treatment.activations == "static"
+    if treatment.scheme.calibrated is None and not static:
         job.calibration.check_unused(treatment.scheme.name)
     source = _open(job)
     run.input(job.model)
@@ -70,6 +72,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         _put_coverage(run, Coverage(decisions))
         return 0
     _check_coverage(job, Coverage(decisions))
+    if static:
+        decisions = activations.calibrated(run, job, source, decisions)
     trial = None
     if job.goal.data is not None:
         trial = Trial(run, job.goal, source, job.arch, job.trust_pickle, deadline)

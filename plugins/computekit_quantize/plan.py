@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     import torch
 
     from computekit.models.compressed import QuantizedWeight
+    from computekit.models.int8_program import Grids
 
 
 @dataclass(frozen=True)
 class Treatment:
     """How one weight is stored and how its layer computes.
 
-    ``group`` is how many values of a row share a scale (None: all of them). ``activations`` is "float", or "dynamic"
-    for a linear layer that rounds its inputs to 8 bits, a scale per token.
+    ``group`` is how many values of a row share a scale (None: all of them). ``activations`` is "float", "dynamic" for
+    a linear layer that rounds its inputs to 8 bits, a scale per token, or "static" for a layer that computes on grids
+    chosen beforehand.
     """
 
     scheme: Scheme
@@ -67,6 +69,7 @@ class Decision:
     """The fate of one tensor, under all the names that it is tied to.
 
     ``kept`` is why it stays as it is, empty if ``treatment`` will be given to it; `keep` and `treat` change it.
+    ``grids`` are those of its layer's activations where they are static.
     """
 
     info: TensorInfo
@@ -74,15 +77,28 @@ class Decision:
     role: roles.Role
     kept: str
     treatment: Treatment
+    grids: Grids | None = None
 
     @property
     def quantized(self) -> bool:
         return not self.kept
 
     @property
+    def fate(self) -> str:
+        """For a person: what becomes of it."""
+        computes = "" if self.treatment.activations == "float" else f", {self.treatment.activations} activations"
+        return self.kept or f"quantized{computes}"
+
+    @property
     def bytes_after(self) -> int:
         """Bytes that it will take in the file."""
-        return self.treatment.bytes_of(self.info) if self.quantized else self.info.nbytes
+        if not self.quantized:
+            return self.info.nbytes
+        return self.treatment.bytes_of(self.info) + sum(tensor.nbytes for _, tensor in self.beside())
+
+    def beside(self) -> list[tuple[str, torch.Tensor]]:
+        """The tensors that the file gets beside the weight, by name."""
+        return self.grids.store(self.info.name.rpartition(".")[0]) if self.grids and self.quantized else []
 
     @property
     def saved(self) -> int:
@@ -93,9 +109,9 @@ class Decision:
         """The same tensor, left as it is."""
         return replace(self, kept=reason)
 
-    def treat(self, treatment: Treatment) -> Decision:
+    def treat(self, treatment: Treatment, grids: Grids | None = None) -> Decision:
         """The same tensor, quantized as ``treatment`` says."""
-        return replace(self, kept="", treatment=treatment)
+        return replace(self, kept="", treatment=treatment, grids=grids)
 
 
 @dataclass(frozen=True)
@@ -116,8 +132,10 @@ class Request:
         """What every weight is asked to get; raises UnknownName for the scheme, click.UsageError for what clashes."""
         scheme = schemes.get(self.scheme)
         group = self.group_size or scheme.default_group
-        if self.activations == "dynamic" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
-            raise click.UsageError("--activations dynamic needs 8-bit weights with one scale per row: --int8")
+        if self.activations != "float" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
+            raise click.UsageError(
+                f"--activations {self.activations} needs 8-bit weights with one scale per row: --int8"
+            )
         return Treatment(scheme, group, self.activations)
 
 
@@ -140,9 +158,9 @@ request_options = options.gathered(
                  help="A scheme by name; plugins add more."),
     click.option("--group-size", type=click.IntRange(min=1),
                  help="Values that share a scale.  [default: int8 a row, int4 32]"),
-    click.option("--activations", type=click.Choice(["float", "dynamic"]), default="float", show_default=True,
-                 help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token. "
-                      "Needs --int8."),
+    click.option("--activations", type=click.Choice(["float", "dynamic", "static"]), default="float", show_default=True,
+                 help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token; "
+                      "static: convolutions too, with scales from --calibration. Needs --int8."),
     click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
 )  # fmt: skip
@@ -181,7 +199,10 @@ def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: 
         kept = "would not be smaller"
     elif in_folder:
         kept = huggingface.unreadable(info, request.treatment.group)
-    return Decision(info, names, role, kept, request.treatment)
+    treatment = request.treatment
+    if treatment.activations == "static" and role not in ("linear", "conv"):
+        treatment = replace(treatment, activations="float")
+    return Decision(info, names, role, kept, treatment)
 
 
 def _tied(tensors: Mapping[str, TensorInfo]) -> list[tuple[str, ...]]:

@@ -38,7 +38,9 @@ def write(
         def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
             bar.update()
             decision = by_name[info.name]
-            return decision.treatment.round(load(), info.name).store(info.name) if decision.quantized else None
+            if not decision.quantized:
+                return None
+            return decision.treatment.round(load(), info.name).store(info.name) + decision.beside()
 
         try:
             rewrite(source, target, transform, metadata)

@@ -7,6 +7,9 @@ safetensors read them in a process that has never heard of computekit. A weight 
 * 4 bits: ``X_packed`` int32 (out, ceil(columns / 8)), ``X_scale`` (out, groups) and ``X_shape`` int64 (ndim,);
 * with zero points also ``X_zero_point``: int8 (out, groups), for 4 bits packed to int32 (ceil(out / 8), groups).
 
+A layer with 8-bit weights that rounds its activations to fixed grids has ``input_scale``, ``input_zero_point`` and,
+where its result stays in integers, ``output_scale`` and ``output_zero_point`` beside its weight, of one value each.
+
 ``columns`` is the product of all sizes but the first; each row is cut into ``groups`` groups of equal size (the last
 may be shorter) that share a scale and a zero point. The dtype of the scale is the dtype of the weight that was
 compressed, and of the weight that comes back: ``weight = (value - zero point) * scale``.
@@ -129,6 +132,13 @@ def find(tensors: Mapping[str, _Described]) -> dict[str, Layout]:
             if kinds == (torch.int32, 2, torch.int64, 1):
                 found[name] = Layout(4, zero_points)
     return found
+
+
+def grid_parts(name: str) -> list[str]:
+    """The names that the grids of activations have beside the weight called ``name``: see `int8_program.Grids`."""
+    layer = name.rpartition(".")[0]
+    prefix = f"{layer}." if layer else ""
+    return [f"{prefix}{side}_{part}" for side in ("input", "output") for part in ("scale", "zero_point")]
 
 
 def stored_bytes(

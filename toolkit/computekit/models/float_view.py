@@ -27,6 +27,7 @@ class FloatView(ModelFile):
         self.weights = compressed.find(source.tensors)
         self.first = {layout.parts(name)[0]: name for name, layout in self.weights.items()}
         hidden = {part for name, layout in self.weights.items() for part in layout.parts(name)}
+        hidden |= {part for name in self.weights for part in self._grid_parts(name)}
         self._tensors: dict[str, TensorInfo] = {}
         for name, info in source.tensors.items():
             if name in self.first:
@@ -44,6 +45,14 @@ class FloatView(ModelFile):
     def quantized(self, name: str) -> QuantizedWeight:
         """One of ``weights`` as integers and scales."""
         return QuantizedWeight.restore(name, self.source.load, self.weights[name])
+
+    def grids(self, name: str) -> dict[str, torch.Tensor]:
+        """The grids of the activations of the layer whose weight is ``name``, by the names of its buffers."""
+        return {part.rpartition(".")[2]: self.source.load(part) for part in self._grid_parts(name)}
+
+    def _grid_parts(self, name: str) -> list[str]:
+        tensors = self.source.tensors
+        return [part for part in compressed.grid_parts(name) if part in tensors and tensors[part].numel == 1]
 
     def _float_info(self, name: str, info: TensorInfo) -> TensorInfo:
         shape = info.shape

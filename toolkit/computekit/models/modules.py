@@ -189,7 +189,7 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         own = module.state_dict()
     activations = (source.metadata.get("compression") or {}).get("activations")
     owners = places(module)
-    state, filled = {}, set()
+    state, filled, static = {}, set(), False
     for key, name in names.items():
         shape, wanted = floats.tensors[name].shape, tuple(own[key].shape)
         if shape != wanted:
@@ -206,7 +206,14 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
             rounded = activations.get(name) if isinstance(activations, dict) else activations
             compress_parameter(owners[key], weight, rounded)
             filled.add(owners[key])
+            for buffer, tensor in floats.grids(name).items():
+                owners[key][0][0].register_buffer(buffer, tensor)
+                static = True
     module.load_state_dict(state, strict=False)  # that nothing is missing was seen above
+    if static:
+        from .int8_program import attach
+
+        attach(module.eval())
 
 
 def _without_nan(tensor: torch.Tensor, name: str, source: ModelFile) -> torch.Tensor:

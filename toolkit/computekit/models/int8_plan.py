@@ -1,0 +1,276 @@
+"""Which layers of a module become one integer kernel with what follows them, and which values stay integers in between.
+
+A layer takes in the BatchNorm, the residual sum and the activation function that follow it where nothing else looks at
+the value in between. A result stays in integers where another integer layer takes it, directly or through operations
+that only move or choose values; all others get floats. This follows from the code and from which layers are quantized,
+not from any data, so calibration and loading arrive at the same plan.
+
+Importing this imports torch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from .int8_static import LINEAR_ONLY, Activation
+from .int8_trace import trace
+
+_Targets = frozenset[str | Callable[..., Any]]
+
+_MOVES: _Targets = frozenset({
+    "chunk", "contiguous", "expand", "flatten", "permute", "reshape", "split", "squeeze", "transpose", "unbind",
+    "unflatten", "unsqueeze", "view", torch.chunk, torch.flatten, torch.permute, torch.reshape, torch.split,
+    torch.squeeze, torch.transpose, torch.unbind, torch.unflatten, torch.unsqueeze, operator.getitem, F.pixel_shuffle,
+    F.channel_shuffle,
+})  # fmt: skip
+_MOVING = (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.ChannelShuffle)
+_AVERAGES: _Targets = frozenset({F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, torch.mean, "mean"})
+_AVERAGING = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+_MAXIMA: _Targets = frozenset({F.max_pool1d, F.max_pool2d})
+_RELUS: _Targets = frozenset({F.relu, torch.relu, torch.relu_, "relu", "relu_"})
+_SUMS: _Targets = frozenset({operator.add, operator.iadd, torch.add, "add", "add_"})
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_SHAPE_METHODS = frozenset({"size", "dim", "numel"})
+_SHAPE_ATTRIBUTES = frozenset({"shape", "ndim"})
+
+
+@dataclass
+class Fusion:
+    """One kernel: ``nodes`` of the graph, the layer first and the value that the kernel gives last.
+
+    ``addend`` is the node whose value is added to the layer's, by the node ``sum``. ``in_integers`` is whether the
+    result stays in integers.
+    """
+
+    name: str
+    nodes: list[fx.Node]
+    norm: str | None = None
+    sum: fx.Node | None = None
+    addend: fx.Node | None = None
+    activation: Activation = field(default_factory=Activation)
+    in_integers: bool = False
+
+    @property
+    def input(self) -> fx.Node:
+        return self.nodes[0].all_input_nodes[0]
+
+    @property
+    def last(self) -> fx.Node:
+        return self.nodes[-1]
+
+    def drop_sum(self) -> None:
+        """Leave the sum, and what follows it, to others."""
+        assert self.sum is not None
+        self.nodes = self.nodes[: self.nodes.index(self.sum)]
+        self.sum, self.addend, self.activation = None, None, Activation()
+
+
+class Plan:
+    """The plan for ``module``; ``layers`` are the paths of those that compute in integers.
+
+    Their values say whether the layer may give integers; calibration lets all of them.
+    """
+
+    def __init__(self, module: nn.Module, layers: Mapping[str, bool]) -> None:
+        """Raises Untraceable."""
+        self.graph, self.constants = trace(module)
+        self.modules = dict(module.named_modules(remove_duplicate=False))
+        self.layers = layers
+        self.fusions: dict[fx.Node, Fusion] = {}
+        """By the node of the layer."""
+        self._sums: dict[fx.Node, Fusion] = {}
+        self._wanted: dict[fx.Node, bool] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_module" and node.target in layers and len(node.all_input_nodes) == 1:
+                self.fusions[node] = self._grow(node)
+        self._settle()
+
+    def sites(self) -> Iterator[tuple[str, fx.Node, fx.Node | None]]:
+        """What calibration looks at: a layer, its input, and its result where that stays in integers.
+
+        An input that is a moved or chosen part of an integer result is given as that result: they share a grid.
+        """
+        for fusion in self.fusions.values():
+            yield fusion.name, self._origin(fusion.input), fusion.last if fusion.in_integers else None
+
+    def shared(self) -> Iterator[list[fx.Node]]:
+        """Results that are concatenated as integers, and so have to share a grid."""
+        for node in self.graph.nodes:
+            if node.target is torch.cat and self._wanted[node]:
+                origins = [self._origin(part) for part in node.all_input_nodes]
+                results = self.by_result()
+                if all(origin in results and results[origin].in_integers for origin in origins):
+                    yield [*origins, node]
+
+    def by_result(self) -> dict[fx.Node, Fusion]:
+        """Fusions by the node of the value that they give."""
+        return {fusion.last: fusion for fusion in self.fusions.values()}
+
+    # How operations treat integers
+
+    def moves(self, node: fx.Node) -> bool:
+        """Whether ``node`` gives values of its input, or a choice of them, and nothing else."""
+        if node.op == "call_module":
+            module = self.modules[str(node.target)]
+            if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d)):
+                return not module.return_indices
+            return isinstance(module, (*_MOVING, nn.ReLU))
+        return node.target in _MOVES or node.target in _RELUS or node.target in _MAXIMA
+
+    def is_relu(self, node: fx.Node) -> bool:
+        return node.target in _RELUS or (
+            node.op == "call_module" and isinstance(self.modules[str(node.target)], nn.ReLU)
+        )
+
+    def is_max_pool1d(self, node: fx.Node) -> bool:
+        """Whether ``node`` is the pooling that has no kernel for bytes."""
+        return node.target is F.max_pool1d or (
+            node.op == "call_module" and isinstance(self.modules[str(node.target)], nn.MaxPool1d)
+        )
+
+    def averages(self, node: fx.Node) -> bool:
+        """Whether ``node`` averages: the scale may be applied to its result instead of its input."""
+        if node.op == "call_module":
+            return isinstance(self.modules[str(node.target)], _AVERAGING)
+        return node.target in _AVERAGES
+
+    @staticmethod
+    def asks_shape(node: fx.Node) -> bool:
+        """Whether ``node`` reads only the shape of its input."""
+        if node.op == "call_method":
+            return node.target in _SHAPE_METHODS
+        return node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES
+
+    # What is fused
+
+    def _grow(self, node: fx.Node) -> Fusion:
+        fusion = Fusion(str(node.target), [node])
+        layer = self.modules[fusion.name]
+        user = _only_user(node)
+        if user is not None and user.op == "call_module" and self._folds(str(user.target), layer):
+            fusion.norm = str(user.target)
+            fusion.nodes.append(user)
+            user = _only_user(user)
+        if user is None:
+            return fusion
+        activation = self._activation(user, layer)
+        if activation is not None:
+            fusion.nodes.append(user)
+            fusion.activation = activation
+        elif self._sums_up(user, fusion):
+            fusion.sum = user
+            fusion.addend = next(other for other in user.all_input_nodes if other is not fusion.last)
+            fusion.nodes.append(user)
+            self._sums[user] = fusion
+            user = _only_user(user)
+            if user is not None and self.is_relu(user):
+                fusion.nodes.append(user)
+                fusion.activation = Activation("relu")
+        return fusion
+
+    def _folds(self, name: str, layer: nn.Module) -> bool:
+        """Whether a BatchNorm normalizes the channels of ``layer``; after a linear layer the axis may be another."""
+        module = self.modules[name]
+        return isinstance(module, _NORMS) and module.running_mean is not None and not isinstance(layer, nn.Linear)
+
+    def _sums_up(self, node: fx.Node, fusion: Fusion) -> bool:
+        """Whether ``node`` adds another value to the result of a convolution in one or two dimensions, once."""
+        two = len(node.args) == 2 and len(node.all_input_nodes) == 2 and not node.kwargs
+        kernel = isinstance(self.modules[fusion.name], (nn.Conv1d, nn.Conv2d))
+        return node.target in _SUMS and two and kernel and node not in self._sums
+
+    def _activation(self, node: fx.Node, layer: nn.Module) -> Activation | None:
+        """The function that ``node`` applies, if the kernel of ``layer`` has it."""
+        if isinstance(layer, nn.Conv3d):
+            return None
+        found = _of_module(self.modules[str(node.target)]) if node.op == "call_module" else _of_call(node)
+        return None if found is None or (not isinstance(layer, nn.Linear) and found.name in LINEAR_ONLY) else found
+
+    # What stays in integers
+
+    def _settle(self) -> None:
+        """From the last node to the first, so that what the users of a value do is known before it is decided."""
+        for node in reversed(self.graph.nodes):
+            self._wanted[node] = self._is_wanted(node)
+            for fusion in [fusion for fusion in self.fusions.values() if fusion.last is node]:
+                fusion.in_integers = self.layers[fusion.name] and self._wanted[node]
+                if fusion.addend is None or (fusion.in_integers and self._can_be_integers(fusion.addend)):
+                    continue
+                self._sums = {node: other for node, other in self._sums.items() if other is not fusion}
+                fusion.drop_sum()
+
+    def _is_wanted(self, node: fx.Node) -> bool:
+        """Whether integers are of use to those that take the value of ``node``.
+
+        Some layer must take them, or all users average them, which makes up for the rounding.
+        """
+        users = [user for user in node.users if not self.asks_shape(user)]
+        if any(user.op == "output" for user in users) or not users:
+            return False
+        return any(self._takes(user, node) for user in users) or all(self.averages(user) for user in users)
+
+    def _takes(self, user: fx.Node, node: fx.Node) -> bool:
+        if user in self.fusions:
+            return True
+        if user in self._sums and self._sums[user].addend is node:
+            return self._sums[user].in_integers
+        return (self.moves(user) or user.target is torch.cat) and self._wanted[user]
+
+    def _can_be_integers(self, node: fx.Node) -> bool:
+        """Whether the value of ``node`` will have a grid: it is the result or the input of an integer layer."""
+        origin = self._origin(node)
+        fusion = self.by_result().get(origin)
+        if fusion is not None:
+            return self.layers[fusion.name] and not any(user.op == "output" for user in origin.users)
+        return any(user in self.fusions for user in node.users)
+
+    def _origin(self, node: fx.Node) -> fx.Node:
+        """The value that ``node`` is a moved or chosen part of: an integer result, or else ``node`` itself."""
+        origin = node
+        results = self.by_result()
+        while origin not in results and self.moves(origin):
+            origin = origin.all_input_nodes[0]
+        return origin if origin in results else node
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _of_module(module: nn.Module) -> Activation | None:
+    match module:
+        case nn.ReLU6():  # before Hardtanh, its base
+            return Activation("hardtanh", (0.0, 6.0))
+        case nn.Hardtanh():
+            return Activation("hardtanh", (float(module.min_val), float(module.max_val)))
+        case nn.ReLU():
+            return Activation("relu")
+        case nn.Hardswish():
+            return Activation("hardswish")
+        case nn.SiLU():
+            return Activation("swish")
+        case nn.GELU():
+            return Activation("gelu", (), module.approximate)
+    return None
+
+
+def _of_call(node: fx.Node) -> Activation | None:
+    target = node.target
+    if target in _RELUS:
+        return Activation("relu")
+    if target is F.relu6:
+        return Activation("hardtanh", (0.0, 6.0))
+    if target is F.hardswish:
+        return Activation("hardswish")
+    if target is F.silu:
+        return Activation("swish")
+    if target is F.gelu:
+        return Activation("gelu", (), str(node.kwargs.get("approximate", "none")))
+    return None
