@@ -35,7 +35,7 @@ def calibrated(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
     """
     from . import calibration, static
 
-    data = job.calibration.load(job.goal.data, "--activations static")
+    data = job.calibration.load(job.goal.data, "--activations static", job.model, job.goal.window)
     module, _, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
     layers = _layers(module, source, decisions)
     samples = calibration.samples(data, job.calibration.samples)
@@ -70,9 +70,7 @@ def _with_grids(decision: Decision, grids: Mapping[str, Any]) -> Decision:
     if not decision.quantized:
         return decision
     found = grids.get(decision.info.name)
-    if found is None:
-        return decision.treat(replace(decision.treatment, activations="float"))
-    return decision.treat(decision.treatment, found)
+    return decision.treat(decision.treatment.storage) if found is None else replace(decision, grids=found)
 
 
 def _counted(batches: Any, bar: Any) -> Any:

@@ -103,7 +103,7 @@ class Coverage:
 
 def _treatment(decision: Decision) -> dict[str, Any]:
     about = {"scheme": decision.treatment.scheme.name, "activations": decision.treatment.activations}
-    return {**about, "grids": asdict(decision.grids)} if decision.grids else about
+    return {**about, "grids": asdict(decision.grids)} if decision.grids and decision.beside() else about
 
 
 def _size(count: int) -> str:

@@ -69,7 +69,7 @@ class Decision:
     """The fate of one tensor, under all the names that it is tied to.
 
     ``kept`` is why it stays as it is, empty if ``treatment`` will be given to it; `keep` and `treat` change it.
-    ``grids`` are those of its layer's activations where they are static.
+    ``grids`` are those that the activations of its layer have where they are static.
     """
 
     info: TensorInfo
@@ -98,7 +98,9 @@ class Decision:
 
     def beside(self) -> list[tuple[str, torch.Tensor]]:
         """The tensors that the file gets beside the weight, by name."""
-        return self.grids.store(self.info.name.rpartition(".")[0]) if self.grids and self.quantized else []
+        if not self.quantized or self.grids is None or self.treatment.activations != "static":
+            return []
+        return self.grids.store(self.info.name.rpartition(".")[0])
 
     @property
     def saved(self) -> int:
@@ -109,9 +111,9 @@ class Decision:
         """The same tensor, left as it is."""
         return replace(self, kept=reason)
 
-    def treat(self, treatment: Treatment, grids: Grids | None = None) -> Decision:
+    def treat(self, treatment: Treatment) -> Decision:
         """The same tensor, quantized as ``treatment`` says."""
-        return replace(self, kept="", treatment=treatment, grids=grids)
+        return replace(self, kept="", treatment=treatment)
 
 
 @dataclass(frozen=True)
