@@ -61,7 +61,7 @@ def benchmark() -> None:
     help="Add trials to the five needed ones until all pairs are resolved or this is spent.",
 )
 @click.option("--compile", "compile_", is_flag=True, help="Run every model through torch.compile.")
-@click.option("--numerics", is_flag=True, help="Also run in bf16 and fp16: error by layer, and what overflows.")
+@click.option("--numerics", is_flag=True, help="Also run in bf16, fp16 and fp8: error by layer, and what overflows.")
 @click.option("--roofline", is_flag=True, help="Also place each model's operations under the device's ceilings.")
 @click.option(
     "--ceilings", metavar="FILE", help="Device record for --roofline (benchmark device).  [default: measure now]"

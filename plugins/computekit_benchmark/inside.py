@@ -15,7 +15,7 @@ TIMEOUT_S = 900.0
 
 
 def show_numerics(run: StepRun, job: Job, batch: int) -> None:
-    """Error, overflow and underflow of each model in bf16 and fp16, by layer."""
+    """Error, overflow and underflow of each model in bf16, fp16 and fp8, by layer."""
     found = {}
     for subject in job.subjects:
         ask = job.but(task="numerics", subjects=(subject,), more={"batch": batch})
@@ -23,7 +23,6 @@ def show_numerics(run: StepRun, job: Job, batch: int) -> None:
         found[subject.label] = report
         run.show(numerics.describe(subject.label, report))
     run.details["numerics"] = found
-    run.note("fp8 was not tried: torch has no fp8 arithmetic for whole models, only scaled matrix products")
 
 
 def show_roofline(run: StepRun, job: Job, batch: int, record: str | None, folder: Path) -> None:

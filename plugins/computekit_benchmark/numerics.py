@@ -1,6 +1,8 @@
 """Inside a measuring process: what half precision does to each layer, and which operation overflows first.
 
-The model runs in fp32 and then, with the same weights and inputs, in bf16 and fp16. Every operation is watched below
+The model runs in fp32 and then, with the same weights and inputs, in bf16 and fp16, and in fp8 as fp8 is used: inputs
+and weights of linear and convolution layers rounded to e4m3 with a scale per tensor (Micikevicius et al. 2022,
+arXiv:2209.05433, section 3), all else in bf16. That rounding needs no device with fp8. Every operation is watched below
 the modules, so that a sum or an exponential inside a forward function is named too.
 """
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-PRECISIONS = ("bf16", "fp16")
+PRECISIONS = ("bf16", "fp16", "fp8")
 
 
 @dataclass
@@ -59,15 +61,16 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    return bool(tensor.isfinite().all())
+    wide = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # fp8 has no isfinite
+    return bool(wide.isfinite().all())
 
 
 def run(job: Job) -> dict[str, Any]:
     """Compare precisions at batch size ``more["batch"]``.
 
-    Returns for each of `PRECISIONS`: ``layers`` (name, relative error of the output against fp32 in the 2-norm,
-    overflow and underflow counts, elements) in order of execution, and ``faults`` (operations that overflowed, first
-    one first).
+    Returns for each of `PRECISIONS` (fp8 only where layers can use it): ``layers`` (name, relative error of the output
+    against fp32 in the 2-norm, overflow and underflow counts, elements) in order of execution, and ``faults``
+    (operations that overflowed, first one first).
     """
     import torch
 
@@ -75,13 +78,16 @@ def run(job: Job) -> dict[str, Any]:
     subject = job.subjects[0]
     model = load(subject, job)
     inputs = example_inputs(model, job, int(job.more["batch"]))
-    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
     with blaming(subject.label, "a call in fp32"):
         exact = trace(model.module.float(), _cast(inputs, torch.float32))
     report: dict[str, Any] = {"fp32": {"layers": [], "faults": exact.faults}}
     for precision in PRECISIONS:
         with blaming(subject.label, f"a call in {precision}"):
-            low = trace(copy.deepcopy(model.module).to(dtypes[precision]), _cast(inputs, dtypes[precision]))
+            module = copy.deepcopy(model.module).to(dtypes[precision])
+            if precision == "fp8" and not round_products(module):
+                continue
+            low = trace(module, _cast(inputs, dtypes[precision]))
         common = [name for name in exact.outputs if name in low.outputs]
         layers = [compare(name, exact.outputs[name], low.outputs[name]) for name in common]
         report[precision] = {"layers": layers, "faults": low.faults}
@@ -97,6 +103,26 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> Trace:
     with _named(module, stack, seen), torch.no_grad(), _Watch(seen, stack):
         module(*inputs)
     return seen
+
+
+def round_products(module: nn.Module) -> int:
+    """Make the linear and convolution layers of ``module`` multiply what e4m3 can hold; returns how many there are."""
+    from torch import nn
+
+    found = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd))]
+    for part in found:
+        part.weight.data = to_e4m3(part.weight.data)
+        part.register_forward_pre_hook(lambda _module, args: (to_e4m3(args[0]), *args[1:]))
+    return len(found)
+
+
+def to_e4m3(tensor: torch.Tensor) -> torch.Tensor:
+    """The nearest values on the grid of float8_e4m3fn, scaled so that the largest is the grid's largest, 448."""
+    import torch
+
+    wide = tensor.float()
+    scale = (wide.abs().max() / torch.finfo(torch.float8_e4m3fn).max).clamp(min=1e-30)
+    return (wide / scale).to(torch.float8_e4m3fn).to(torch.float32).mul(scale).to(tensor.dtype)
 
 
 @contextlib.contextmanager
@@ -155,7 +181,7 @@ def describe(label: str, report: dict[str, Any]) -> str:
     from tabulate import tabulate
 
     lines = []
-    for precision in PRECISIONS:
+    for precision in (precision for precision in PRECISIONS if precision in report):
         layers, faults = report[precision]["layers"], report[precision]["faults"]
         worst = sorted(layers, key=lambda layer: (-layer["overflow"], -layer["relative_error"]))[:5]
         rows = [[x["layer"], x["relative_error"], x["overflow"], x["underflow"], x["elements"]] for x in worst]

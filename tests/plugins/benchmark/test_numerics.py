@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from computekit_benchmark import numerics
@@ -60,3 +62,27 @@ def test_the_hooks_are_gone_afterwards():
     numerics.trace(module, (torch.zeros(1, 4),))
     assert not module[0]._forward_hooks
     assert not module[0]._forward_pre_hooks
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32).filter(lambda x: x == 0 or abs(x) > 1e-20), min_size=1, max_size=40))
+def test_e4m3_keeps_the_largest_and_the_sign_and_errs_by_a_sixteenth_at_most(values):
+    x = torch.tensor(values)
+    rounded = numerics.to_e4m3(x)
+    top = float(x.abs().max())
+    normal = x.abs() >= top / 448 * 2**-6  # below it the grid is even
+    assert rounded.abs().max() == pytest.approx(top, rel=1e-6)
+    assert ((rounded - x).abs()[normal] <= x.abs()[normal] / 16 * (1 + 1e-5)).all()
+    assert (rounded * x >= 0).all()
+
+
+def test_fp8_rounds_the_operands_of_products_only():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Conv1d(1, 4, 1), nn.Flatten())
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert numerics.round_products(module) == 2
+    changed = {name for name, tensor in module.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {"0.weight", "2.weight"}
+    x = torch.rand(2, 1, 16)
+    assert torch.equal(module[0](x), nn.functional.linear(numerics.to_e4m3(x), module[0].weight, module[0].bias))
+    assert set(numerics.trace(module, (x,)).outputs) == {"0", "1", "2", "3"}
+    assert numerics.round_products(nn.Sequential(nn.Embedding(4, 4))) == 0
