@@ -23,7 +23,8 @@ def computekit_addhooks(manager: pluggy.PluginManager) -> None:
 
 @implements(schemes.computekit_quantization_schemes)
 def computekit_quantization_schemes() -> list[Scheme]:
-    return [schemes.INT8, schemes.INT4, schemes.INT4_MSE, schemes.INT4_ASYM, schemes.FP8]
+    return [schemes.INT8, schemes.INT4, schemes.INT4_MSE, schemes.INT4_ASYM, schemes.FP8,
+            schemes.BF16, schemes.FP16]  # fmt: skip
 
 
 @implements(hookspecs.computekit_steps)

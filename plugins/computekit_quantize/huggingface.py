@@ -42,7 +42,7 @@ def unreadable(info: TensorInfo, group: int | None) -> str:
 
 def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:
     """The ``quantization_config`` of config.json: a group for each treatment that ``decisions`` give."""
-    treatments = list(dict.fromkeys(decision.treatment for decision in decisions if decision.quantized))
+    treatments = list(dict.fromkeys(d.treatment for d in decisions if d.quantized and d.treatment.scheme.bits < 16))
     groups = {f"group_{i}": _group(decisions, treatment) for i, treatment in enumerate(treatments)}
     layouts = {group["format"] for group in groups.values()}
     return {

@@ -19,7 +19,7 @@ from .schemes import Scheme
 if TYPE_CHECKING:
     import torch
 
-    from computekit.models.compressed import QuantizedWeight
+    from computekit.models.compressed import HalfWeight, QuantizedWeight
     from computekit.models.int8_program import Grids
 
 
@@ -52,7 +52,7 @@ class Treatment:
         wider = (Treatment(schemes.INT8, None, self.activations),) if self.scheme.bits < 8 else ()
         return (*wider, *((self.storage,) if self.activations != "float" else ()))
 
-    def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight:
+    def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight | HalfWeight:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
         return self.scheme.quantize(weight, self.scheme.bits, self.group, name)
 
@@ -61,6 +61,8 @@ class Treatment:
         from computekit.models import compressed
 
         scheme = self.scheme
+        if scheme.bits == 16:
+            return 2 * info.numel
         return compressed.stored_bytes(info.shape, info.dtype, self.group, scheme.bits, scheme.zero_points)
 
 
@@ -120,7 +122,8 @@ class Decision:
 class Request:
     """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns over tensor names.
 
-    Exclusion wins. ``scheme`` is the name of a scheme, ``group_size`` None what suits it.
+    Exclusion wins. ``scheme`` is the name of a scheme, ``group_size`` None what suits it. ``rest`` is "bf16" or "fp16"
+    for what is not quantized, and for the arithmetic around it; None leaves both as they are.
     """
 
     scheme: str
@@ -128,6 +131,7 @@ class Request:
     activations: str = "float"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    rest: str | None = None
 
     @functools.cached_property
     def treatment(self) -> Treatment:
@@ -138,7 +142,16 @@ class Request:
             raise click.UsageError(
                 f"--activations {self.activations} needs 8-bit weights with one scale per row: --int8"
             )
+        if self.activations == "static" and self.rest is not None:
+            raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")
         return Treatment(scheme, group, self.activations)
+
+    @functools.cached_property
+    def half(self) -> Treatment | None:
+        """The treatment in two bytes of what is not quantized, if there is one."""
+        if self.treatment.scheme.bits == 16:
+            return self.treatment
+        return None if self.rest is None else Treatment(schemes.get(self.rest), None)
 
 
 def _request(int8: bool, int4: bool, scheme: str | None, **others: Any) -> Request:
@@ -164,6 +177,8 @@ request_options = options.gathered(
                  help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token; "
                       "static: convolutions too, with scales from --calibration. Needs --int8."),
     click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'."),
+    click.option("--rest", type=click.Choice(["bf16", "fp16"]),
+                 help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
 )  # fmt: skip
 """Options that become one argument ``request``."""
@@ -201,6 +216,9 @@ def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: 
         kept = "would not be smaller"
     elif in_folder:
         kept = huggingface.unreadable(info, request.treatment.group)
+    if request.half is not None and (kept or request.treatment is request.half):
+        narrower = info.dtype.is_floating_point and info.dtype.itemsize > 2 and not _matches(names, request.exclude)
+        return Decision(info, names, role, "" if narrower else kept, request.half)
     treatment = request.treatment
     if treatment.activations == "static" and role not in ("linear", "conv"):
         treatment = replace(treatment, activations="float")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import computekit
-from computekit import UnknownName
+from computekit import ComputekitError, UnknownName
 
 if TYPE_CHECKING:
     import torch
 
-    from computekit.models.compressed import QuantizedWeight
+    from computekit.models.compressed import HalfWeight, QuantizedWeight
 
     from .moments import Moments
 
@@ -25,6 +25,7 @@ class Scheme:
     or 4, per value and a scale for every `compressed.group_size` values of a row; ``name`` is for error messages.
     ``group`` is ``default_group`` (None: one scale per row) unless the user gives another. ``zero_points`` says that
     each group has one as well, and ``values`` "float" that the 8 bits are float8_e4m3fn instead of integers.
+    With 16 ``bits`` it is a type to compute in: every tensor of floats is stored in it, and there are no scales.
 
     ``calibrated(weight, moments, bits, group, name)`` does the same for a weight whose layer was observed on data.
     """
@@ -32,7 +33,7 @@ class Scheme:
     name: str
     summary: str
     bits: int
-    quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight]
+    quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight | HalfWeight]
     default_group: int | None = None
     calibrated: Callable[[torch.Tensor, Moments, int, int | None, str], QuantizedWeight] | None = None
     zero_points: bool = False
@@ -98,9 +99,30 @@ def _round_to_float8(weight: torch.Tensor, bits: int, group: int | None, name: s
     return compressed.quantize_float8(weight, group, name)
 
 
+def _bfloat16(weight: torch.Tensor, bits: int, group: int | None, name: str) -> HalfWeight:
+    import torch
+
+    from computekit.models.compressed import HalfWeight
+
+    return HalfWeight(weight.to(torch.bfloat16))
+
+
+def _float16(weight: torch.Tensor, bits: int, group: int | None, name: str) -> HalfWeight:
+    import torch
+
+    from computekit.models.compressed import HalfWeight
+
+    values = weight.to(torch.float16)
+    if bool((values.isinf() & weight.isfinite()).any()):
+        raise ComputekitError(f"tensor {name!r} holds values beyond 65504, the largest of fp16; bf16 holds them")
+    return HalfWeight(values)
+
+
 INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
 INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)
 INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32)
 INT4_ASYM = Scheme("int4-asym", "4 bits; a scale and a zero point per 32 values", 4, _round_with_zero_points, 32,
                    zero_points=True)  # fmt: skip
 FP8 = Scheme("fp8", "8-bit floating point (e4m3), one scale per output channel", 8, _round_to_float8, values="float")
+BF16 = Scheme("bf16", "two bytes, bfloat16, which the model computes in", 16, _bfloat16, values="float")
+FP16 = Scheme("fp16", "two bytes, float16, which the model computes in", 16, _float16, values="float")

@@ -39,7 +39,8 @@ class Workbench:
         names, _ = match_names(module.state_dict(), source)
         owners = places(module)
         self.places = {name: owners[key] for key, name in names.items() if key in owners}
-        self.quantized = [d for d in decisions if d.quantized and d.info.name in self.places]
+        chosen = [d for d in decisions if d.quantized and d.treatment.scheme.bits < 16]
+        self.quantized = [d for d in chosen if d.info.name in self.places]
         self._rounded: dict[tuple[str, Treatment], QuantizedWeight] = {}
 
     def rounded(self, decision: Decision, treatment: Treatment) -> QuantizedWeight:
@@ -135,4 +136,8 @@ class Snapshot:
 
 
 def _plain(name: str, treatment: Treatment, weight: torch.Tensor) -> QuantizedWeight:
-    return treatment.round(weight, name)
+    from computekit.models.compressed import QuantizedWeight
+
+    rounded = treatment.round(weight, name)
+    assert isinstance(rounded, QuantizedWeight), "what has two bytes a value is not searched over"
+    return rounded

@@ -30,7 +30,7 @@ def write(
     from . import huggingface
 
     metadata = {**source.metadata, "compression": describe(decisions, asked)}
-    if huggingface.is_folder(source):
+    if huggingface.is_folder(source) and any(d.quantized and d.treatment.scheme.bits < 16 for d in decisions):
         metadata["quantization_config"] = huggingface.quantization_config(decisions)
     by_name = {name: decision for decision in decisions for name in decision.names}
     with _one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
@@ -55,11 +55,16 @@ def describe(decisions: list[Decision], asked: Treatment) -> dict[str, Any]:
 
     ``activations`` is one word where all of them agree, else the word of each weight that does not compute in floats.
     """
-    words = {name: d.treatment.activations for d in decisions if d.quantized for name in d.names}
+    quantized = [decision for decision in decisions if decision.quantized]
+    halves = {d.treatment.scheme.name for d in quantized if d.treatment.scheme.bits == 16}
+    words = {name: d.treatment.activations for d in quantized if d.treatment.scheme.bits < 16 for name in d.names}
     activations: str | dict[str, str] = asked.activations
     if any(word != asked.activations for word in words.values()):
         activations = {name: word for name, word in words.items() if word != "float"}
-    return {"scheme": asked.scheme.name, "activations": activations}
+    about: dict[str, Any] = {"scheme": asked.scheme.name, "activations": activations}
+    if halves:
+        about["dtype"] = {"bf16": "bfloat16", "fp16": "float16"}[halves.pop()]
+    return about
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def test_every_hooks_example_registers(name: str) -> None:
     if name != "computekit_addhooks":
         implemented = {caller.name for caller in host.manager.get_hookcallers(plugin) or []}
         assert implemented == {name}
-    for collected in ("commands", "steps", "architectures", "datasets", "model_formats", "columns"):
+    for collected in ("commands", "steps", "architectures", "datasets", "model_formats", "columns", "runtimes"):
         getattr(host, collected)
     assert host.collect("computekit_hardware", computekit.Hardware)
     assert host.collect("computekit_prices", computekit.Price)

@@ -194,7 +194,7 @@ def test_a_step_whose_module_fails_is_told_and_hides_nothing(
     assert "lazy" not in [item["name"] for item in told.get("steps", [])]
 
 
-@pytest.mark.parametrize("hook", ["model_formats", "hardware", "prices", "columns"])
+@pytest.mark.parametrize("hook", ["model_formats", "runtimes", "hardware", "prices", "columns"])
 @pytest.mark.parametrize("words", [["plugins"], ["doctor"]])
 def test_a_problem_of_any_hook_is_told(hook: str, words: list[str]) -> None:
     with host.using(Host.of(("bad", plugin(**{hook: 7})), strict=False)):

@@ -50,7 +50,7 @@ from .hookspecs import hookimpl, hookspec, implements
 from .verbs import API_VERSION, Command, LazyCommand, Step
 
 if TYPE_CHECKING:
-    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price, Runtime
     from .datasets import Data, Split, load_data
     from .models import ArchRef, ModelFile, TensorInfo, Writer, load_into, load_module, open_model, rewrite, save_module
     from .records import Quantity, Record, Row
@@ -65,6 +65,7 @@ _LAZY = {
     "Hardware": "contracts",
     "ModelFormat": "contracts",
     "Price": "contracts",
+    "Runtime": "contracts",
     "StepRun": "steps",
     "Quantity": "records",
     "Record": "records",
@@ -102,6 +103,7 @@ __all__ = [
     "Quantity",
     "Record",
     "Row",
+    "Runtime",
     "Split",
     "Step",
     "StepRun",

@@ -64,6 +64,20 @@ class ModelFormat:
     suffixes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Runtime:
+    """How model files are run whose metadata says ``"runtime": {"name": NAME, ...}``.
+
+    ``load(source, build)`` returns a module in eval mode that computes what the model does: ``source`` is the open
+    file, whose metadata it may read; ``build()`` gives the architecture's own module with the file's weights in it, for
+    those that need it. It raises FileProblem for a file, and MissingExtra for a package, that it needs and lacks.
+    """
+
+    name: str
+    summary: str
+    load: Callable[[ModelFile, Callable[[], nn.Module]], nn.Module]
+
+
 PEAK_DTYPES = (
     "fp64", "fp64_matrix", "fp32", "tf32", "bf16", "fp16", "fp16_acc16", "fp8", "int8", "fp4", "int4",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
-    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price, Runtime
     from .verbs import Command, Step
 
 PROJECT = "computekit"
@@ -117,6 +117,21 @@ def computekit_model_formats() -> Iterable[ModelFormat]:  # type: ignore[empty-b
         @implements(hookspecs.computekit_model_formats)
         def formats() -> list[computekit.ModelFormat]:
             return [computekit.ModelFormat("npz", "numpy archive", sniff, read, write)]
+    """
+
+
+@hookspec
+def computekit_runtimes() -> Iterable[Runtime]:  # type: ignore[empty-body]
+    """Add ways to run model files, for files whose metadata names one; the others run as torch modules.
+
+    Example::
+
+        def load(source: computekit.ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
+            return torch.compile(build())
+
+        @implements(hookspecs.computekit_runtimes)
+        def runtimes() -> list[computekit.Runtime]:
+            return [computekit.Runtime("compiled", "torch.compile", load)]
     """
 
 

@@ -26,7 +26,7 @@ from .results import checked, returned
 from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
-    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price
+    from .contracts import Architecture, Column, Dataset, Hardware, ModelFormat, Price, Runtime
 
 T = TypeVar("T")
 
@@ -126,6 +126,12 @@ class Host(Guard):
         return sorted(formats.values(), key=lambda item: (item.priority, item.name))
 
     @functools.cached_property
+    def runtimes(self) -> Contributions[Runtime]:
+        from .contracts import Runtime
+
+        return self.named("computekit_runtimes", Runtime, "runtime")
+
+    @functools.cached_property
     def hardware(self) -> list[Hardware]:
         from .contracts import Hardware
 
@@ -153,7 +159,7 @@ class Host(Guard):
         Hooks that plugins declare are called, too, unless they need arguments.
         """
         _ = self.commands, self.architectures, self.datasets, self.model_formats, self.hardware, self.prices
-        _ = self.columns
+        _ = self.columns, self.runtimes
         for caller in [c for name, c in sorted(vars(self.manager.hook).items()) if not name.startswith("_")]:
             if caller.spec is not None and caller.spec.namespace is not hookspecs and not caller.spec.argnames:
                 self.collect(caller.name, returned(caller.spec.function))

@@ -110,6 +110,21 @@ class QuantizedWeight:
         return cls(unpack(values, tuple(others[0].tolist())), scale, 4, zero_point)
 
 
+@dataclass(frozen=True)
+class HalfWeight:
+    """A tensor in two bytes a value: ``values`` in bfloat16 or float16."""
+
+    values: torch.Tensor
+
+    def dequantize(self) -> torch.Tensor:
+        """The values, in the type that they have."""
+        return self.values
+
+    def store(self, name: str) -> list[tuple[str, torch.Tensor]]:
+        """The one plain tensor that stands for the weight called ``name`` in a file."""
+        return [(name, self.values)]
+
+
 def find(tensors: Mapping[str, _Described]) -> dict[str, Layout]:
     """Names of the compressed weights among ``tensors`` and how each is laid out.
 

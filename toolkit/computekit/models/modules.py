@@ -108,9 +108,32 @@ def load_module(
             kind = type(program)
             return program, ArchRef(f"{kind.__module__}:{kind.__qualname__}"), source.metadata
         arch = _remembered(source, trust_pickle)
-    module = build(arch)
-    load_weights(module, source)
-    return module.eval(), arch, source.metadata
+    architecture = arch
+
+    def weighted() -> nn.Module:
+        module = build(architecture)
+        load_weights(module, source)
+        return module.eval()
+
+    return _run_as_asked(source, weighted), arch, source.metadata
+
+
+def _run_as_asked(source: ModelFile, weighted: Callable[[], nn.Module]) -> nn.Module:
+    """The module that runs the file: what ``weighted`` gives, or what the runtime makes that the file asks for.
+
+    Raises:
+        FileProblem: no plugin has that runtime.
+    """
+    runtime = (source.metadata.get("compression") or {}).get("runtime")
+    if runtime is None:
+        return weighted()
+    known = host.current().runtimes
+    name = str(runtime.get("name") if isinstance(runtime, dict) else runtime)
+    if name not in known:
+        raise FileProblem(
+            source.path, f"is run by {name!r}, which no plugin here has", "install the plugin that it was made with"
+        )
+    return known[name].load(source, weighted)
 
 
 def _remembered(source: ModelFile, trust_pickle: bool) -> ArchRef:
@@ -145,15 +168,17 @@ def _makes_modules(factory: Any) -> bool:
 def load_into(module: nn.Module, path: str | Path, *, trust_pickle: bool = False) -> nn.Module:
     """Put the weights of the file ``path`` into ``module`` and return it in eval mode.
 
-    Compressed weights stay compressed in memory: see `compressed_layers`.
+    Compressed weights stay compressed in memory: see `compressed_layers`. For a file that asks for a runtime,
+    what comes back is what that makes of the module.
 
     Raises:
         FileProblem: the file is no model file, or its weights do not fit the module.
     """
     from .formats import open_model
 
-    load_weights(module, open_model(path, trust_pickle=trust_pickle))
-    return module.eval()
+    source = open_model(path, trust_pickle=trust_pickle)
+    load_weights(module, source)
+    return _run_as_asked(source, module.eval)
 
 
 def load_weights(module: nn.Module, source: ModelFile) -> None:
@@ -187,7 +212,8 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         except ShapesDoNotFit as error:
             raise FileProblem(source.path, str(error)) from error
         own = module.state_dict()
-    activations = (source.metadata.get("compression") or {}).get("activations")
+    compression = source.metadata.get("compression") or {}
+    activations = compression.get("activations")
     owners = places(module)
     state, filled, static = {}, set(), False
     for key, name in names.items():
@@ -214,6 +240,30 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         from .int8_program import attach
 
         attach(module.eval())
+    if "dtype" in compression:
+        _compute_in(module, compression["dtype"], source)
+
+
+def _compute_in(module: nn.Module, dtype: str, source: ModelFile) -> None:
+    """Make ``module`` compute in a floating-point type of two bytes; it takes inputs of any, as its twin in fp32 does.
+
+    Raises:
+        FileProblem: the file asks for a type that is none of these.
+    """
+    import torch
+
+    if dtype not in ("bfloat16", "float16"):
+        raise FileProblem(source.path, f"wants to compute in {dtype!r}", "the file is damaged")
+    wanted: torch.dtype = getattr(torch, dtype)
+
+    def cast(value: Any) -> Any:
+        return value.to(wanted) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return tuple(map(cast, args)), {key: cast(value) for key, value in kwargs.items()}
+
+    module.to(wanted)
+    module.register_forward_pre_hook(before, with_kwargs=True)
 
 
 def _without_nan(tensor: torch.Tensor, name: str, source: ModelFile) -> torch.Tensor:
