@@ -117,6 +117,10 @@ class Search:
             self.ranked = sensitivity.measure(self.run, self.metric, self.bench, self.deadline)
         self.times = {found.decision: found.times for found in self.ranked if found.times}
         start, steps = self._ladders(self.ranked)
+        if not any(start.values()):
+            self.run.note("no layer is faster with its treatment than without: the search made the file small instead")
+            self.objective = "bytes"
+            start, steps = self._ladders(self.ranked)
         applied = self._fewest(start, steps)
         if applied is not None:
             self._take_back(start, applied)

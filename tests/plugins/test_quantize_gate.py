@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
+import computekit
 from computekit.cli import main
 from computekit.datasets import load_data
 
@@ -49,6 +50,14 @@ def poison(layer: nn.Linear) -> None:
         layer.weight[:, unlit] = 1e4
 
 
+def poison_inputs(first: nn.Linear, second: nn.Linear) -> None:
+    """A huge value goes into ``second`` that it does not look at: only rounding its inputs does harm."""
+    unlit = int((load_data("digits").train.inputs.flatten(1).abs().amax(0) == 0).nonzero()[0])
+    with torch.no_grad():
+        first.bias[unlit] = 1e4
+        second.weight[:, unlit] = 0
+
+
 def quantize(tmp_path: Path, module: nn.Module, *words: str) -> Result:
     torch.save(module.state_dict(), tmp_path / "m.pt")
     arch = ["--data", "digits", "--arch", "two_layers:build"]
@@ -76,6 +85,21 @@ def test_only_the_poisoned_layer_is_left_out(tmp_path: Path, module: nn.Module) 
     assert record["details"]["sensitivity"][0]["weight"]["drop"] > 20
     assert [t["left_out"] for t in record["details"]["search"]["tried"]] == [0, 1, 0]
     assert record["rows"][0]["quantities"]["gate_drop"]["value"] <= 2
+
+
+def test_a_layer_with_huge_inputs_computes_in_floats(tmp_path: Path, module: nn.Module) -> None:
+    poison_inputs(module[1], module[2])
+    result = quantize(tmp_path, module, "--activations", "dynamic", "--objective", "bytes", "--max-drop", "2",
+                      "--sensitivity")  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    details = json.loads(result.stdout)["details"]
+    worst = details["sensitivity"][0]
+    assert worst["name"] == "2.weight"
+    assert worst["inputs"]["drop"] > 20 > abs(worst["weight"]["drop"])
+    words = {t["name"]: t.get("scheme") for t in details["tensors"]}
+    assert words["2.weight"] == "int8"  # its weight is not to blame
+    compression = computekit.open_model(tmp_path / "m-int8.pt").metadata["compression"]
+    assert compression["activations"] == {"1.weight": "dynamic"}
 
 
 def test_a_gate_that_nothing_meets_saves_the_nearest_and_exits_with_3(tmp_path: Path, module: nn.Module) -> None:
