@@ -1,11 +1,11 @@
 """The search for the smallest, or fastest, set of treatments that keeps the metric within a bound.
 
-Each weight has a ladder of treatments, from what was asked for to none at all, each milder and dearer than the one
-before. Layers are ranked by what they cost alone; the steps of all ladders are ordered by how much harm they take away
-for what they cost (bytes or seconds), as if harms added up: the greedy solution of a multiple-choice knapsack (Sinha
-and Zoltners 1979, doi:10.1287/opre.27.3.503). They do not quite add up, so every set is judged by the real metric on
-the whole validation split: bisection finds how many steps are needed, and then steps that turn out not to be needed
-are taken back, the dearest first.
+Each weight has a ladder of treatments, from what was asked for to none at all, each milder than the one before. Layers
+are ranked by what they cost alone; the steps of all ladders are ordered by how much harm they take away for what they
+cost (bytes or seconds), as if harms added up: the greedy solution of a multiple-choice knapsack (Sinha and Zoltners
+1979, doi:10.1287/opre.27.3.503). They do not quite add up, so every set is judged by the real metric on the whole
+validation split: bisection finds how many steps are needed, and then steps that turn out not to be needed are taken
+back, the dearest first. What was asked for is judged first: where it meets the bound, there is nothing to search.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ TAKEN_BACK = 32
 _NOISE = 0.03
 """Share of a layer's time below which two treatments count as equally fast."""
 
+_FREE = 1e-3
+"""Share of a layer's bytes or time below which a step counts as free."""
 _REFUSED = 1e30
 """Stands for the harm of a layer with which the metric has no value."""
 
@@ -60,8 +62,9 @@ class Step:
 
     @property
     def worth(self) -> float:
-        """Harm taken away for each byte or second."""
-        return (self.before.harm - self.after.harm) / (self.after.cost - self.before.cost)
+        """Harm taken away for each byte or second, and hardly limited where it costs none."""
+        least = _FREE * max(self.before.cost, self.after.cost)
+        return (self.before.harm - self.after.harm) / max(self.after.cost - self.before.cost, least)
 
 
 @dataclass
@@ -111,24 +114,18 @@ class Search:
 
     def _go(self) -> None:
         everything = self.best.choice
-        if self._try(everything, 0) and self.objective == "bytes":
+        if self._try(everything, 0):
             return
         if self.ranked is None:
             self.ranked = sensitivity.measure(self.run, self.metric, self.bench, self.deadline)
         self.times = {found.decision: found.times for found in self.ranked if found.times}
-        start, steps = self._ladders(self.ranked)
-        if not any(start.values()):
-            self.run.note("no layer is faster with its treatment than without: the search made the file small instead")
-            self.objective = "bytes"
-            start, steps = self._ladders(self.ranked)
-        applied = self._fewest(start, steps)
+        steps = self._steps(self.ranked)
+        applied = self._fewest(everything, steps)
         if applied is not None:
-            self._take_back(start, applied)
+            self._take_back(everything, applied)
 
     def _fewest(self, start: Choice, steps: Sequence[Step]) -> list[Step] | None:
         """The fewest of ``steps``, in their order, that meet the bound; None if no number does."""
-        if start != self.best.choice and self._try(start, 0):
-            return []
         failed, count, passed = 0, 1, 0
         while not passed and failed < len(steps):
             count = min(count, len(steps))
@@ -171,7 +168,7 @@ class Search:
                 "steps": steps,
                 "left_out": len(choice) - len(chosen),
                 "milder": milder,
-                "bytes": sum((d.treat(t) if t else d.keep(KEPT)).bytes_after for d, t in choice.items()),
+                "bytes": sum(treated(d, t).bytes_after for d, t in choice.items()),
                 **({"refused": cost.refused} if cost.refused else {"drop": cost.drop, "harm": cost.harm}),
             }
         )
@@ -189,36 +186,31 @@ class Search:
 
     def _cost(self, decision: Decision, treatment: Treatment | None) -> float:
         """Of one weight: bytes, and among equals seconds; or the other way round where the objective is latency."""
-        nbytes = decision.info.nbytes if treatment is None else treatment.bytes_of(decision.info)
+        nbytes = treated(decision, treatment).bytes_after
         times = self.times.get(decision) or {}
         seconds, plain = times.get(treatment, 0.0), times.get(None, 0.0)
         if abs(seconds - plain) < _NOISE * plain:
             seconds = plain
         return nbytes + seconds if self.objective == "bytes" else seconds + nbytes * 1e-15
 
-    def _ladders(self, ranked: Sequence[Sensitivity]) -> tuple[Choice, list[Step]]:
-        """The cheapest choice, and the steps to milder treatments, in the order of what they are worth."""
-        start: dict[Decision, Treatment | None] = {d: d.treatment for d in self.bench.quantized}
+    def _steps(self, ranked: Sequence[Sensitivity]) -> list[Step]:
+        """The steps of all ladders to milder treatments, in the order of what they are worth."""
         steps = []
         for found in ranked:
-            options = self._options(found)
-            at = min(options, key=lambda option: option.cost)
-            start[found.decision] = at.treatment
-            while True:
-                ahead = [option for option in options if option.cost > at.cost and option.harm < at.harm]
-                if not ahead:
-                    break
+            first, *others = self._options(found)
+            at = first
+            while ahead := [option for option in others if option.harm < at.harm]:
                 step = max((Step(found.decision, at, option) for option in ahead), key=lambda step: step.worth)
                 steps.append(step)
                 at = step.after
-        return start, sorted(steps, key=lambda step: -step.worth)
+        return sorted(steps, key=lambda step: -step.worth)
 
     def _options(self, found: Sensitivity) -> list[Option]:
         """The rungs of a weight's ladder. The harm of a finer rounding follows from its squared error: near the
         minimum of a loss, harm grows with the square of what is changed."""
         decision = found.decision
         harms = [min(max(cost.harm, 0.0), _REFUSED) for cost in (found.weight, found.inputs) if cost is not None]
-        options = [Option(None, self._cost(decision, None), 0.0)]
+        options = []
         for treatment in (decision.treatment, *decision.treatment.milder):
             harm = (
                 harms[0]
@@ -228,12 +220,17 @@ class Search:
             if treatment.activations != "float":
                 harm += sum(harms[1:])
             options.append(Option(treatment, self._cost(decision, treatment), harm))
-        return options
+        return [*options, Option(None, self._cost(decision, None), 0.0)]
 
 
 def _after(start: Choice, steps: Sequence[Step]) -> Choice:
     """The choice after some steps up the ladders."""
     return {**start, **{step.decision: step.after.treatment for step in steps}}
+
+
+def treated(decision: Decision, treatment: Treatment | None) -> Decision:
+    """The decision to give a weight one of its options."""
+    return decision.keep(KEPT) if treatment is None else decision.treat(treatment)
 
 
 class _TimeIsUp(Exception):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from computekit import ComputekitError
 from . import timing
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from .clock import Deadline
@@ -99,8 +97,8 @@ def measure(run: computekit.StepRun, metric: Metric, bench: Workbench, deadline:
             with bench.treated({decision: decision.treatment.storage}) as module:
                 weight = judge(metric, before, module, samples, name)
             inputs = None
-            if decision.treatment.activations != "float":
-                with _rounded_inputs(bench, decision) as module:
+            if any(bench.in_integers(owner, decision.treatment) for owner, _ in bench.places[decision.info.name]):
+                with bench.rounded_inputs(decision, decision.treatment) as module:
                     inputs = judge(metric, before, module, samples, name)
             found.append(Sensitivity(decision, weight, inputs, times.get(decision)))
             bar.update()
@@ -121,23 +119,6 @@ def _affordable(metric: Metric, bench: Workbench, deadline: Deadline) -> tuple[i
         return samples, before
     samples = max(1, int(samples * deadline.left / 4 / expected))
     return samples, metric.score(bench.module, "validation", samples)
-
-
-@contextmanager
-def _rounded_inputs(bench: Workbench, decision: Decision) -> Iterator[nn.Module]:
-    """The model in which what goes into the layers of one weight is rounded as its treatment rounds it."""
-    handles = [owner.register_forward_pre_hook(_round_rows) for owner, _ in bench.places[decision.info.name]]
-    try:
-        yield bench.module
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _round_rows(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Each row of the input rounded to 8 bits by its own largest value, as `int8_linear` does."""
-    step = args[0].abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
-    return ((args[0] / step).round() * step, *args[1:])
 
 
 def table(found: Sequence[Sensitivity], unit: str) -> str:

@@ -10,7 +10,7 @@ import computekit
 from computekit.statistics import Estimate
 
 from . import metric, sensitivity
-from .search import KEPT, Found, Search
+from .search import Found, Search, treated
 from .workbench import Workbench
 
 if TYPE_CHECKING:
@@ -70,12 +70,7 @@ class Trial:
             return decisions
         self._tell(objective)
         choice = self.found.choice
-        return [
-            decision if decision not in choice or choice[decision] == decision.treatment
-            else decision.treat(treatment) if (treatment := choice[decision]) is not None
-            else decision.keep(KEPT)
-            for decision in decisions
-        ]  # fmt: skip
+        return [treated(decision, choice[decision]) if decision in choice else decision for decision in decisions]
 
     def check(self, written: Path) -> None:
         """Measure the file that was written, and put what it loses into the record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .plan import Decision, Treatment
 
@@ -69,35 +69,41 @@ class Workbench:
     @contextmanager
     def _layer(self, decision: Decision, treatment: Treatment) -> Iterator[None]:
         """One weight and its layers treated; also when it ends by an error, they are as they were."""
-        from computekit.models.compressed_layers import compress_parameter
-
-        places = self.places[decision.info.name]
-        weight = self.rounded(decision, treatment)
-        if treatment.activations == "float":  # as floats, which take no time to make in each forward call
-            owner, attribute = places[0]
-            parameter = getattr(owner, attribute).data
-            original = parameter.clone()
-            parameter.copy_(weight.dequantize())
-            try:
-                yield
-            finally:
-                parameter.copy_(original)
-            return
-        floats = [Snapshot(owner) for owner, _ in places]
+        owner, attribute = self.places[decision.info.name][0]
+        parameter = getattr(owner, attribute).data
+        original = parameter.clone()
+        parameter.copy_(self.rounded(decision, treatment).dequantize())
         try:
-            compress_parameter(places, weight, treatment.activations)
-            yield
+            with self.rounded_inputs(decision, treatment):
+                yield
         finally:
-            for snapshot in floats:
-                snapshot.put_back()
+            parameter.copy_(original)
+
+    @contextmanager
+    def rounded_inputs(self, decision: Decision, treatment: Treatment) -> Iterator[nn.Module]:
+        """The module in which what goes into the layers of one weight is rounded as its treatment rounds it."""
+        hook = _rounding(decision, treatment)
+        owners = [owner for owner, _ in self.places[decision.info.name] if self.in_integers(owner, treatment)]
+        handles = [owner.register_forward_pre_hook(hook) for owner in owners]
+        try:
+            yield self.module
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def in_integers(self, owner: nn.Module, treatment: Treatment) -> bool:
+        """Whether a layer would compute in integers with this treatment."""
+        from torch import nn
+
+        return treatment.activations == "static" or (
+            treatment.activations == "dynamic" and type(owner).forward is nn.Linear.forward
+        )
 
     @contextmanager
     def swapping(
         self, decision: Decision, treatments: Sequence[Treatment]
     ) -> Iterator[Callable[[Treatment | None], None]]:
         """A function that gives the weight's layers one of ``treatments``, as in the file, or makes them floats."""
-        from computekit.models.compressed_layers import compress_parameter
-
         places = self.places[decision.info.name]
         states: dict[Treatment | None, list[Snapshot]] = {None: [Snapshot(owner) for owner, _ in places]}
 
@@ -108,11 +114,25 @@ class Workbench:
         try:
             for treatment in treatments:
                 swap(None)
-                compress_parameter(places, self.rounded(decision, treatment), treatment.activations)
+                self._install(decision, treatment)
                 states[treatment] = [Snapshot(owner) for owner, _ in places]
             yield swap
         finally:
             swap(None)
+
+    def _install(self, decision: Decision, treatment: Treatment) -> None:
+        """Make the layers of a weight what they are when the file is loaded."""
+        from computekit.models.compressed_layers import compress_parameter
+
+        places = self.places[decision.info.name]
+        compress_parameter(places, self.rounded(decision, treatment), treatment.activations)
+        if treatment.activations == "static" and decision.grids is not None:
+            from computekit.models.int8_program import attach
+
+            for owner, _ in places:
+                for name, tensor in decision.grids.store(""):
+                    owner.register_buffer(name, tensor)
+                attach(owner)
 
 
 class Snapshot:
@@ -133,6 +153,19 @@ class Snapshot:
         for name, content in self.contents.items():
             self.attributes[name].clear()
             self.attributes[name].update(content)
+
+
+def _rounding(decision: Decision, treatment: Treatment) -> Callable[..., Any]:
+    """A hook that rounds the input of a layer as its treatment does."""
+    grid = decision.grids.input if treatment.activations == "static" and decision.grids else None
+
+    def hook(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        if grid is not None:
+            return (grid.dequantize(grid.quantize(args[0]), args[0].dtype), *args[1:])
+        step = args[0].abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # each row by its largest, as int8_linear
+        return ((args[0] / step).round() * step, *args[1:])
+
+    return hook
 
 
 def _plain(name: str, treatment: Treatment, weight: torch.Tensor) -> QuantizedWeight:
