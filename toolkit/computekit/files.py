@@ -83,7 +83,7 @@ def _is_model_folder(folder: Path) -> bool:
 def _cannot_write(target: Path, error: OSError) -> FileProblem:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return FileProblem(target, "the disk is full", "free some space; nothing was changed")
-    return FileProblem(target, f"cannot be written ({error.strerror})", "choose another place with --output")
+    return FileProblem(target, f"cannot be written ({error.strerror})", "choose another place")
 
 
 def write_text(target: str | Path, text: str) -> None:

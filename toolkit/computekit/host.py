@@ -154,15 +154,20 @@ class Host(Guard):
         return sorted(columns.values(), key=lambda column: (column.order, column.key))
 
     def call_hooks(self) -> None:
-        """Call every hook, so that all that is wrong with a plugin comes to light in `failures` and `effects`.
-
-        Hooks that plugins declare are called, too, unless they need arguments.
-        """
+        """Call every hook, so that all that is wrong with a plugin comes to light in `failures` and `effects`."""
         _ = self.commands, self.architectures, self.datasets, self.model_formats, self.hardware, self.prices
-        _ = self.columns, self.runtimes
-        for caller in [c for name, c in sorted(vars(self.manager.hook).items()) if not name.startswith("_")]:
-            if caller.spec is not None and caller.spec.namespace is not hookspecs and not caller.spec.argnames:
-                self.collect(caller.name, returned(caller.spec.function))
+        _ = self.columns, self.runtimes, self.extensions
+
+    @functools.cached_property
+    def extensions(self) -> dict[str, Contributions[Any]]:
+        """What plugins contribute to the hooks of other plugins, by hook; hooks that need arguments are left out."""
+        found: dict[str, Contributions[Any]] = {}
+        for name, caller in sorted(vars(self.manager.hook).items()):
+            if name.startswith("_") or caller.spec is None or caller.spec.namespace is hookspecs:
+                continue
+            if not caller.spec.argnames:
+                found[name] = self.named(name, returned(caller.spec.function), title(name))
+        return found
 
     def architecture(self, name: str) -> Architecture:
         """The architecture called ``name``; raises UnknownName with the nearest ones."""
@@ -204,7 +209,7 @@ class Host(Guard):
         """Items of ``hook`` by their ``name``; a duplicate is refused and named with both distributions."""
         items: Contributions[T] = Contributions(self)
         for item in self.collect(hook, kind, **arguments):
-            self._add(items, item.name, item, what)  # type: ignore[attr-defined]
+            self._add(items, getattr(item, "name", repr(item)), item, what)
         return items
 
     # -- commands and steps share one space of names -------------------------------------------------------------
@@ -357,6 +362,11 @@ def using(host: Host) -> Iterator[Host]:
         yield host
     finally:
         _current = before
+
+
+def title(hook: str) -> str:
+    """A hook's name for people: "quantization schemes"."""
+    return hook.removeprefix(f"{hookspecs.PROJECT}_").replace("_", " ")
 
 
 def _manager() -> pluggy.PluginManager:

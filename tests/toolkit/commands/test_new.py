@@ -69,6 +69,12 @@ def test_code_is_formatted_and_sorted_for_any_name(name: str, tmp_path: Path) ->
         (["Bad_Name"], 2, "no name for a plugin"),
         (["a--b"], 2, "no name for a plugin"),
         (["../x"], 2, "no name for a plugin"),
+        (["3d"], 2, "a letter first"),
+        (["My_Plugin"], 2, "did you mean my-plugin?"),
+        (["Big Model 2"], 2, "did you mean big-model-2?"),
+        (["ünïcode"], 2, "no name for a plugin"),
+        (["n" * 33], 2, "at most 32 characters, not 33"),
+        (["workflows"], 1, "there is a module computekit_workflows already"),
         (["true"], 2, "'true' is no name for a plugin: a pipeline's config would read it as no string"),
         (["quantize"], 1, "the name 'quantize' is taken"),
         (["table"], 1, "the name 'table' is taken"),
@@ -103,6 +109,25 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_dead_link_in_its_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "computekit-mine").symlink_to("nowhere")
+    exit_code, output = new("mine", "--into", str(tmp_path))
+    assert (exit_code, "exists already" in output) == (1, True)
+
+
+def test_what_to_type_next_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    shown = new("mine", "--into", str(folder))[1]
+    assert f"pip install -e '{folder}/computekit-mine[test]' && pytest '{folder}/computekit-mine'" in shown
+
+
+def test_help_says_what_each_kind_is() -> None:
+    shown = new("--help")[1]
+    for kind, about in KINDS.items():
+        assert f"{kind:<13} {about.summary}" in shown
+
+
 def test_a_full_disk_leaves_no_half_of_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -130,3 +155,4 @@ def test_a_new_plugin_works_and_passes_its_own_tests(
         assert "mine " in python("-m", "computekit", "--help").stdout
     tests = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(project), check=False)
     assert tests.returncode == 0, tests.stdout
+    assert "empty parameter set" not in python("-m", "pytest", "-rs", "--co", "-q", str(project)).stdout

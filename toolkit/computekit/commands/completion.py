@@ -11,7 +11,8 @@ from .. import options
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @options.common
 def completion(shell: str) -> None:
-    """Print the script that gives a shell completion of commands, options, architectures, data sets and files.
+    """Print the script that gives a shell completion of commands, options and files, and of the names that plugins
+    add: architectures, data sets, schemes, criteria, losses, scenarios.
 
     \b
     Example:

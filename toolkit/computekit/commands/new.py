@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,10 +61,27 @@ KINDS = {
 }
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST = 32
+"""Characters of a name; with more of them the code of the templates would not fit its lines."""
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
-@click.command()
+_HELP = """Write a complete plugin distribution, computekit-NAME, that works as it is: module, types, tests, CI.
+
+\b
+Kinds:
+{kinds}
+
+\b
+Example:
+  computekit plugins new ternary --kind step
+  pip install -e 'computekit-ternary[test]'
+  computekit ternary model.pt
+  pytest computekit-ternary
+""".format(kinds="\n".join(f"  {kind:<13} {about.summary}" for kind, about in KINDS.items()))
+
+
+@click.command(help=_HELP, short_help="Write a complete plugin distribution to start from.")
 @click.argument("name")
 @click.option("--kind", type=click.Choice(list(KINDS)), default="step", show_default=True, help="What it adds.")
 @click.option(
@@ -72,15 +91,6 @@ _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 @options.common
 @click.pass_context
 def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
-    """Write a complete plugin distribution, computekit-NAME, that works as it is: module, types, tests, CI.
-
-    \b
-    Example:
-      computekit plugins new ternary --kind step
-      pip install -e 'computekit-ternary[test]'
-      computekit ternary model.pt
-      pytest computekit-ternary
-    """
     name = name.removeprefix("computekit-")
     folder = into / f"computekit-{name}"
     check(name, kind, folder)
@@ -90,26 +100,40 @@ def new(ctx: click.Context, name: str, kind: str, into: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     if not ctx.meta.get("computekit.quiet", False):
-        click.echo(f"wrote {folder}; next: pip install -e '{folder}[test]' && pytest {folder}", err=True)
+        editable, tests = shlex.quote(f"{folder}[test]"), shlex.quote(str(folder))
+        click.echo(f"wrote {folder}; next: pip install -e {editable} && pytest {tests}", err=True)
     click.echo(str(folder))
 
 
 def check(name: str, kind: str, folder: Path) -> None:
     """Refuse a name that would clash, before anything is written."""
     if not _NAME.fullmatch(name):
-        raise click.UsageError(f"{name!r} is no name for a plugin: use lower-case letters, digits and single dashes")
+        likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        hint = f"; did you mean {likely}?" if _NAME.fullmatch(likely) else ""
+        raise click.UsageError(
+            f"{name!r} is no name for a plugin: a letter first, then lower-case letters, digits and single dashes{hint}"
+        )
+    if len(name) > _LONGEST:
+        raise click.UsageError(f"a name for a plugin has at most {_LONGEST} characters, not {len(name)}")
     if name in _YAML_WORDS:
         raise click.UsageError(f"{name!r} is no name for a plugin: a pipeline's config would read it as no string")
     registry = host.current()
-    taken = {loaded.name: loaded for loaded in registry.plugins}
-    if name in taken or name in registry.commands:
+    taken = {loaded.name for loaded in registry.plugins} | registry.commands.keys() | registry.steps.keys()
+    if name in taken:
         raise ComputekitError(f"the name {name!r} is taken; 'computekit plugins' lists what is installed")
     hook = KINDS[kind].hook
     items = registry.collect(hook, object) if hasattr(registry.manager.hook, hook) else []
     if name in {getattr(item, "name", None) for item in items}:
         raise ComputekitError(f"the {kind} {name!r} exists already; give another name")
-    if folder.exists():
+    if importlib.util.find_spec(module_name(name)) is not None:
+        raise ComputekitError(f"the name {name!r} is taken: there is a module {module_name(name)} already")
+    if folder.exists() or folder.is_symlink():
         raise FileProblem(folder, "exists already", "give another name or --into another folder")
+
+
+def module_name(name: str) -> str:
+    """The module of plugin ``name``."""
+    return f"computekit_{name.replace('-', '_')}"
 
 
 def render(name: str, kind: str) -> dict[str, str]:
@@ -118,7 +142,7 @@ def render(name: str, kind: str) -> dict[str, str]:
     from importlib.resources import files as package_files
 
     about = KINDS[kind]
-    module = f"computekit_{name.replace('-', '_')}"
+    module = module_name(name)
     values = {
         "NAME": name,
         "MODULE": module,

@@ -22,7 +22,8 @@ from .new import new
 @options.common
 @click.pass_context
 def plugins(ctx: click.Context, allow: str | None, as_json: bool) -> None:
-    """List the plugins and what they bring.
+    """List the plugins, what they bring, and what is wrong with them: for that every hook is called and every step
+    imported.
 
     LIST names plugins or distributions, with or without a version: computekit,ternary==0.2. A pipeline has the same
     list as 'plugins' in its config.
@@ -40,29 +41,34 @@ def plugins(ctx: click.Context, allow: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(listing, indent=2))
     else:
-        _show(listing)
+        _show(ctx, listing)
     missing = [failure for failure in registry.failures if not failure.loaded]
     if allow is not None and missing:
         raise ComputekitError(f"not all that is allowed is there: {missing[0].name} ({missing[0].reason})")
 
 
-def _show(listing: dict[str, Any]) -> None:
+def _show(ctx: click.Context, listing: dict[str, Any]) -> None:
     from tabulate import tabulate
 
-    rows = [
-        (p["name"], f"{p['distribution']} {p['version']}", p["state"], _brings(p), p["reason"])
-        for p in listing["plugins"]
-    ]
-    click.echo(tabulate(rows, ["plugin", "distribution", "state", "brings", "reason"], tablefmt="simple"))
-    for title in ("steps", "architectures", "datasets"):
-        names = [item["name"] for item in listing[title]]
-        click.echo(f"\n{title}: {', '.join(names)}")
+    rows = [(p["name"], f"{p['distribution']} {p['version']}", p["state"], _brings(p)) for p in listing["plugins"]]
+    headers = ["plugin", "distribution", "state", "brings"]
+    click.echo(tabulate(rows, headers, tablefmt="simple", maxcolwidths=[None, None, None, 60]))
+    formatter = ctx.make_formatter()
+    remarks = [(p["name"], p["reason"]) for p in listing["plugins"] if p["reason"]]
+    if remarks:
+        with formatter.section("Remarks"):
+            formatter.write_dl(remarks)
+    names = {kind: listing[kind] for kind in ("steps", "architectures", "datasets")}
+    names |= {host.title(hook): items for hook, items in listing["extensions"].items()}
+    with formatter.section("Names"):
+        formatter.write_dl([(kind, ", ".join(item["name"] for item in items)) for kind, items in names.items()])
+    click.echo("\n" + formatter.getvalue(), nl=False)
 
 
 def _brings(plugin: dict[str, Any]) -> str:
     """Its commands by name, and the kinds of all else that it contributes."""
     shown = ("computekit_commands", "computekit_steps", "computekit_addhooks")
-    kinds = [hook.removeprefix("computekit_").replace("_", " ") for hook in plugin["hooks"] if hook not in shown]
+    kinds = [host.title(hook) for hook in plugin["hooks"] if hook not in shown]
     return "; ".join(", ".join(names) for names in (plugin["commands"], kinds) if names)
 
 
@@ -113,6 +119,10 @@ def describe(registry: host.Host) -> dict[str, Any]:
         "steps": steps,
         "architectures": [{"name": a.name, "summary": a.summary} for a in registry.architectures.values()],
         "datasets": [{"name": d.name, "summary": d.summary} for d in registry.datasets.values()],
+        "extensions": {
+            hook: [{"name": name, "summary": getattr(item, "summary", "")} for name, item in items.items()]
+            for hook, items in registry.extensions.items()
+        },
     }
 
 
