@@ -122,6 +122,8 @@ def _put_sizes(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
     other = before - sum(decision.info.nbytes for decision in decisions)
     if other > before * NOTABLE_REST:
         run.note(f"{other / before:.0%} of the input is not weights (optimizer state, for example) and was copied")
+    for part in roles.copies(source):
+        run.note(f"{part.rstrip('.')} is the model once more: quantized as well, its parameters are counted once")
 
 
 def _put_coverage(run: computekit.StepRun, report: Coverage) -> None:

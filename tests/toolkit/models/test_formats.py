@@ -28,6 +28,36 @@ def test_missing_folder_empty_and_text(tmp_path: Path) -> None:
             open_model(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\6\0\0\0\x0c\0WhisperSpec\0" + b"\0" * 99, "model of CTranslate2"),
+        ({"p/.data/extern_modules": b"torch", "p/m/model": b"\x80\2N."}, "archive of torch.package"),
+        (b"\x93NUMPY\1\0", "numpy array"),
+    ],
+)
+def test_files_of_other_tools_are_named(content: bytes | dict[str, bytes], message: str, tmp_path: Path) -> None:
+    if isinstance(content, dict):
+        with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+            for name, data in content.items():
+                archive.writestr(name, data)
+    else:
+        (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(FileProblem, match=message):
+        open_model(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("target", ["a.safetensors", "a.pt"])
+def test_one_number_of_any_stride_is_written(target: str, tmp_path: Path) -> None:
+    """numpy gives arrays of one number the stride 0, which torch keeps and calls contiguous."""
+    kind = conversion.kind_of(Path(target))
+    assert kind.write is not None
+    with kind.write(None, tmp_path / target) as writer:
+        writer.add("a", torch.ones(1).as_strided((1, 1), (0, 0)), "a")
+        writer.finish({})
+    assert open_model(tmp_path / target).load("a").tolist() == [[1.0]]
+
+
 def test_a_zip_that_torch_did_not_write(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("readme.txt", "hello")

@@ -100,6 +100,22 @@ def test_onnx(external: bool, tmp_path: Path) -> None:
     assert holds(tmp_path / "a.onnx", state)
 
 
+def test_onnx_weights_in_constant_nodes_are_found(tmp_path: Path) -> None:
+    """Paddle's exporter makes no initializers; numbers without dimensions and integers are sizes and axes."""
+    onnx = pytest.importorskip("onnx")
+    import numpy as np
+
+    held = {"scale": np.float32([7]), "w": np.ones((2, 3), np.float32), "axes": np.array([0]), "two": np.float32(2)}
+    nodes = [
+        onnx.helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(np.asarray(value)))
+        for name, value in held.items()
+    ]
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy")
+    nodes.append(onnx.helper.make_node("Add", ["x", "w"], ["y"]))
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y], [])), tmp_path / "a.onnx")
+    assert holds(tmp_path / "a.onnx", {"scale": torch.tensor([7.0]), "w": torch.ones(2, 3)})
+
+
 def test_onnx_weights_outside_the_folder_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     onnx_model(True, tmp_path / "inner" / "a.onnx")

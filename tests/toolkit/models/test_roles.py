@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from computekit import open_model
 from computekit.models import TensorInfo, roles
 
 
@@ -93,3 +96,29 @@ def test_a_head_tied_to_an_embedding_is_one() -> None:
     table = torch.zeros(9, 4)
     found = infos({"wte.weight": table, "lm_head.weight": table})
     assert roles.of(found["lm_head.weight"], found) == "embedding"
+
+
+@pytest.mark.parametrize(
+    ("others", "parameters", "copies"),
+    [
+        ({"ema": ""}, 12, ["ema."]),
+        ({"model_ema": "module."}, 12, ["model_ema."]),
+        ({"ema_state_dict": "", "best_model": ""}, 12, ["ema_state_dict.", "best_model."]),
+        ({"discriminator": ""}, 24, []),
+    ],
+)
+def test_a_copy_of_the_model_is_counted_once(
+    others: dict[str, str], parameters: int, copies: list[str], tmp_path: Path
+) -> None:
+    state = {"fc.weight": torch.ones(3, 4), "bn.running_mean": torch.ones(3)}
+    named = {key: {prefix + name: tensor.clone() for name, tensor in state.items()} for key, prefix in others.items()}
+    torch.save({"model": state, **named}, tmp_path / "a.pt")
+    source = open_model(tmp_path / "a.pt")
+    assert len(source.tensors) == 2 * (1 + len(others))
+    assert roles.count_parameters(source) == parameters
+    assert roles.copies(source) == copies
+
+
+def test_an_average_of_another_shape_is_a_model_of_its_own(tmp_path: Path) -> None:
+    torch.save({"model": {"w": torch.ones(3, 4)}, "teacher": {"w": torch.ones(6, 8)}}, tmp_path / "a.pt")
+    assert roles.count_parameters(open_model(tmp_path / "a.pt")) == 60

@@ -300,3 +300,20 @@ def test_a_file_without_checksums_is_read_and_gets_them(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "copy.pt") as archive:
         assert archive.testzip() is None
     assert torch.equal(torch.load(tmp_path / "copy.pt")["a"], torch.arange(1000.0))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (torch.optim.SGD([nn.Parameter(torch.ones(3))], momentum=0.9).state_dict(), "state of an optimizer alone"),
+        ({"epoch": 3, "optimizer": {"state": {}, "param_groups": []}}, r"holds epoch, optimizer \(an optimizer's\)"),
+        (torch.ones(3, 4), r"one tensor without a name, of shape \[3, 4\]"),
+        ([torch.ones(3), torch.ones(2)], "a list of 2 tensors without names"),
+        ({}, "an empty dictionary"),
+        ("text", "no dictionary of tensors"),
+    ],
+)
+def test_a_file_without_weights_says_what_it_holds(document: Any, message: str, tmp_path: Path) -> None:
+    torch.save(document, tmp_path / "a.pt")
+    with pytest.raises(FileProblem, match=f"holds no named weights; .*{message}"):
+        open_model(tmp_path / "a.pt")

@@ -58,6 +58,8 @@ def _text(report: dict[str, Any], everything: bool) -> str:
     ]
     if len(report["models"]) > 1:
         lines.append(("models", ", ".join(name.rstrip(".") or "(top)" for name in report["models"])))
+    for name in report["copies"]:
+        lines.append(("copy", f"{name.rstrip('.')}: the same model once more, not counted among the weights"))
     if report["family"]:
         lines.append(("looks like", f"{report['family'][0]} (a guess: {report['family'][1]})"))
     lines += [("tied", ", ".join(names)) for names in report["tied"]]

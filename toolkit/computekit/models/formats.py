@@ -34,10 +34,18 @@ def open_model(path: str | Path, *, trust_pickle: bool = False) -> ModelFile:
         if _sniffs(kind, path):
             source = kind.read(path, trust_pickle)
             if not source.tensors:
-                raise FileProblem(path, f"is a {kind.name} file without named weights", "is it the right file?")
+                raise FileProblem(path, "holds no named weights", _instead(source))
             host.current().takes_part(kind)
             return source
     raise FileProblem(path, "is no model file", refusals.what_it_is(path, kinds))
+
+
+def _instead(source: ModelFile) -> str:
+    """What a file without weights holds, as far as it tells."""
+    from . import layout
+    from .torch_files import TorchFile
+
+    return layout.describe(source.root) if isinstance(source, TorchFile) else "is it the right file?"
 
 
 def _sniffs(kind: ModelFormat, path: Path) -> bool:

@@ -41,6 +41,7 @@ def inspect(path: Path, values: bool = True, progress: Callable[[int], object] =
         "format": source.format,
         "file_bytes": files.size_bytes(path),
         "models": list(source.parts),
+        "copies": roles.copies(source),
         "parameters": roles.count_parameters(FloatView(source)),
         "dtypes": _dtypes(tensors),
         "tied": _tied(tensors),

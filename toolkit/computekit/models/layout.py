@@ -19,6 +19,7 @@ _OPTIMIZER = re.compile(r"(^|_)(optim|optims|optimizer|optimizers|optimiser)(_|$
 _SCHEDULE = re.compile(r"(^|_)(schedulers?|scaler)(_|$)", re.IGNORECASE)
 _MAX_DEPTH = 30
 _MAX_LISTED = 100
+_MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,20 @@ def is_optimizer(key: str, value: Any) -> bool:
         return True
     tensors = isinstance(value, dict) and any(isinstance(item, LazyTensor) for item in value.values())
     return _SCHEDULE.search(key) is not None and not tensors  # a model may well have a layer called scaler
+
+
+def describe(root: Any) -> str:
+    """What a checkpoint without weights holds instead, for the line that refuses it."""
+    if is_optimizer("", root):
+        return "it is the state of an optimizer alone: give the file that holds the model"
+    if isinstance(root, LazyTensor):
+        return f"it is one tensor without a name, of shape {list(root.shape)}"
+    if isinstance(root, (list, tuple)) and any(isinstance(item, LazyTensor) for item in root):
+        return f"it is a list of {len(root)} tensors without names: save a state_dict"
+    if not isinstance(root, dict) or not root:
+        return f"it is {'an empty dictionary' if root == {} else 'no dictionary of tensors'}"
+    held = [f"{key} (an optimizer's)" if is_optimizer(str(key), value) else str(key) for key, value in root.items()]
+    return f"it holds {', '.join(held[:_MAX_NAMED])}" + (" ..." if len(held) > _MAX_NAMED else "")
 
 
 def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""ONNX graphs: their initializers as tensors (the ``onnx`` extra). The graph is not run here.
+"""ONNX graphs: their initializers and constants as tensors (the ``onnx`` extra). The graph is not run here.
 
 The protocol buffer is read whole (it cannot exceed 2 GB); weights in external files are read one at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ _SECOND_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"
 
 @dataclass
 class OnnxFile(ModelFile):
-    """``initializers`` are the graph's TensorProtos by name."""
+    """``protos`` are the graph's TensorProtos by name."""
 
-    initializers: dict[str, Any] = field(default_factory=dict)
+    protos: dict[str, Any] = field(default_factory=dict)
     infos: dict[str, TensorInfo] = field(default_factory=dict)
 
     @property
@@ -39,7 +40,7 @@ class OnnxFile(ModelFile):
         return self.infos
 
     def load(self, name: str) -> torch.Tensor:
-        info, proto = self.infos[name], self.initializers[name]
+        info, proto = self.infos[name], self.protos[name]
         if proto.data_location == _EXTERNAL:
             path, offset = _external(self.path, proto)
             return raw.read(path, offset, info.dtype, info.numel).reshape(info.shape)
@@ -60,7 +61,7 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, _trust_pickle: bool) -> OnnxFile:
-    """The initializers of an ONNX model's main graph.
+    """The weights of an ONNX model's main graph.
 
     Raises:
         MissingExtra: the onnx package is not installed.
@@ -81,23 +82,36 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
     if not model.opset_import:  # it comes last, and every model must have it
         raise FileProblem(path, "is an ONNX file without operator sets", "the file is truncated")
     infos: dict[str, TensorInfo] = {}
-    initializers: dict[str, Any] = {}
-    for proto in model.graph.initializer:
-        info = _info(path, proto)
-        if info.name in infos:
-            raise FileProblem(path, f"holds two initializers called {info.name!r}", "the file is damaged")
-        infos[info.name], initializers[info.name] = info, proto
-    return OnnxFile(path, "onnx", initializers=initializers, infos=infos)
+    protos: dict[str, Any] = {}
+    for name, proto in _tensors(model.graph):
+        if name in infos:
+            raise FileProblem(path, f"holds two tensors called {name!r}", "the file is damaged")
+        infos[name], protos[name] = _info(path, name, proto), proto
+    return OnnxFile(path, "onnx", protos=protos, infos=infos)
 
 
-def _info(path: Path, proto: Any) -> TensorInfo:
+def _tensors(graph: Any) -> Iterator[tuple[str, Any]]:
+    """The initializers, and what Constant nodes hold: some exporters (Paddle's) keep all weights in those.
+
+    Constants that are single numbers or integers are sizes and axes, no weights.
+    """
+    for proto in graph.initializer:
+        yield proto.name, proto
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
+            dtype = _DTYPES.get(attribute.t.data_type) if attribute.name == "value" else None
+            if dtype is not None and dtype.is_floating_point and attribute.t.dims:
+                yield node.output[0], attribute.t
+
+
+def _info(path: Path, name: str, proto: Any) -> TensorInfo:
     shape = tuple(proto.dims)
     if proto.data_type not in _DTYPES:
-        raise FileProblem(path, f"initializer {proto.name!r} has type {proto.data_type}, which torch does not have")
+        raise FileProblem(path, f"tensor {name!r} has type {proto.data_type}, which torch does not have")
     if any(size < 0 or size >= 2**48 for size in shape):
-        raise FileProblem(path, f"initializer {proto.name!r} has shape {list(shape)}", "the file is damaged")
+        raise FileProblem(path, f"tensor {name!r} has shape {list(shape)}", "the file is damaged")
     dtype = _DTYPES[proto.data_type]
-    info = TensorInfo(proto.name, shape, dtype, dtype.itemsize, proto.name)
+    info = TensorInfo(name, shape, dtype, dtype.itemsize, name)
     nbytes = info.numel * dtype.itemsize
     if proto.data_location == _EXTERNAL:
         file, offset = _external(path, proto)
@@ -108,9 +122,9 @@ def _info(path: Path, proto: Any) -> TensorInfo:
     else:
         fits = info.numel <= max(map(len, _value_lists(proto)), default=0)
     if not fits:
-        problem = f"initializer {proto.name!r} has less or more data than its shape {list(shape)} needs"
+        problem = f"tensor {name!r} has less or more data than its shape {list(shape)} needs"
         raise FileProblem(path, problem, "the file is damaged")
-    return TensorInfo(proto.name, shape, dtype, nbytes, proto.name)
+    return TensorInfo(name, shape, dtype, nbytes, name)
 
 
 def _value_lists(proto: Any) -> list[Any]:

@@ -17,8 +17,9 @@ _CHUNK = 1 << 22
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The tensor's bytes in row-major order; a copy is made only if the tensor is not contiguous on the CPU."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return memoryview(cast(Any, flat.numpy()))
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # a single element may have any stride, and only 1 can be viewed as bytes
+    return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
 def read(path: Path, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:

@@ -58,6 +58,8 @@ def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
             return what
     if start.startswith(b"\x80"):
         return _pickle(path)
+    if b"Spec\0" in start[:64]:  # a version, then the length and name of a class such as WhisperSpec
+        return "it is a model of CTranslate2: quantize what it was converted from"
     if start[257:262] == b"ustar":
         return _tar(path)
     if b"\0" not in start and (text := start.decode("utf-8", "replace").strip()):
@@ -73,6 +75,8 @@ def _zip(path: Path) -> str:
         return "it begins like a zip archive (torch.save writes those), but it is damaged or truncated"
     if names and all(name.endswith(".npy") for name in names):
         return "it is a numpy .npz archive"
+    if any(name.endswith("/.data/extern_modules") for name in names):
+        return "it is an archive of torch.package, which holds code: import it there, and torch.save its state_dict"
     if "model.weights.h5" in names:
         return "it is a Keras archive: export it to safetensors first"
     return _archive("zip", names)

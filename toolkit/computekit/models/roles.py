@@ -26,6 +26,8 @@ _NORM = re.compile(r"(^|[._])(layer_?norm|group_?norm|batch_?norm|rms_?norm|norm
 _BIAS = re.compile(r"(^|_)bias($|_)")
 _POSITION = re.compile(r"(^|[._])(pos|position|positions|positional|wpe|relative)([._]|_?emb|$)|rel_pos", re.IGNORECASE)
 _EMBEDDING = re.compile(r"emb|(^|[._])(wte|tok|token|tokens|shared|vocab|word|words|lookup)([._]|$)", re.IGNORECASE)
+_COPY = re.compile(r"(^|_)(ema|avg|averaged?|swa|shadow|polyak|best|last|old|prev|previous|target|teacher)(_|$)", re.I)
+_WRAPPER = re.compile(r"^(module\.|_orig_mod\.)+")
 
 
 def of(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> Role:
@@ -57,10 +59,27 @@ def of(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> Role:
 
 
 def count_parameters(file: ModelFile) -> int:
-    """Values in a file's floating-point tensors, tied ones once, running statistics left out."""
-    tensors = file.tensors
+    """Values in a file's floating-point tensors: tied ones once, without running statistics and `copies`."""
+    aside = tuple(copies(file))
+    tensors = {name: info for name, info in file.tensors.items() if not (aside and name.startswith(aside))}
     distinct = {name if info.storage is None else info.storage: info for name, info in tensors.items()}
     return sum(info.numel for info in distinct.values() if of(info, tensors) not in NOT_PARAMETERS)
+
+
+def copies(file: ModelFile) -> list[str]:
+    """Those of a checkpoint's `ModelFile.parts` that are the first part once more: moving averages, earlier states.
+
+    Their names say so, and their tensors have names and shapes of the model's. Two generators of one shape are two.
+    """
+    main, *others = file.parts
+    shapes = _shapes(file, main)
+    return [part for part in others if _COPY.search(part.rstrip(".")) and _shapes(file, part) <= shapes]
+
+
+def _shapes(file: ModelFile, part: str) -> set[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a part's tensors, without the prefixes that wrappers add."""
+    tensors = [info for name, info in file.tensors.items() if name.startswith(part)]
+    return {(_WRAPPER.sub("", info.name.removeprefix(part)), info.shape) for info in tensors}
 
 
 def _looked_up(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> bool:
