@@ -9,8 +9,8 @@ import time
 class Deadline:
     """Counts from its making; ``budget`` is in seconds, None for ever.
 
-    What comes after the search (writing, measuring) takes about as long as what came before it (reading, measuring), so
-    that much is set aside when `begin_search` is called.
+    What comes after the search (writing, measuring) takes about as long as what prepares it (reading, measuring), so
+    that much is set aside: `begin_search` gets those seconds.
     """
 
     def __init__(self, budget: float | None) -> None:
@@ -18,9 +18,9 @@ class Deadline:
         self._started = time.monotonic()
         self._reserve = 0.0
 
-    def begin_search(self) -> None:
-        """Everything before the search is done."""
-        self._reserve = self.elapsed
+    def begin_search(self, prepared: float) -> None:
+        """The search begins, which took ``prepared`` seconds to prepare."""
+        self._reserve = prepared
 
     @property
     def elapsed(self) -> float:

@@ -9,7 +9,7 @@ import click
 import computekit
 from computekit import options
 
-from . import activations, calibration, flow, goal, plan
+from . import activations, calibration, flow, goal, plan, qat
 
 
 @click.command()
@@ -18,6 +18,7 @@ from . import activations, calibration, flow, goal, plan
 @goal.goal_options
 @calibration.calibration_options
 @activations.observer
+@qat.tuning_options
 @options.arch()
 @options.trust_pickle
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,12 @@ import computekit
 from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 
-from . import activations, huggingface, plan, writing
+from . import activations, huggingface, plan, qat, writing
 from .calibration import Calibration
 from .clock import Deadline
 from .coverage import Coverage
 from .goal import Goal
+from .qat import Tuning
 from .trial import Trial
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Job:
     goal: Goal
     calibration: Calibration
     observer: str
+    tuning: Tuning
     arch: ArchRef | None
     trust_pickle: bool
     allow_noop: bool
@@ -72,14 +76,21 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         _put_coverage(run, Coverage(decisions))
         return 0
     _check_coverage(job, Coverage(decisions))
-    if static:
-        decisions = activations.calibrated(run, job, source, decisions)
-    trial = None
-    if job.goal.data is not None:
-        trial = Trial(run, job.goal, source, job.arch, job.trust_pickle, deadline)
-        decisions = trial.choose(decisions, job.goal.objective_for(treatment.activations))
-    with run.writing(source.beside(job.request.scheme)) as target:
-        writing.write(run, source, target, decisions, treatment)
+    with ExitStack() as stack:
+        if static:
+            decisions = activations.calibrated(run, job, source, decisions)
+        weights = source
+        if job.tuning.epochs:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            weights = qat.tuned(run, job, source, decisions, folder / job.model.name)
+            if static:
+                decisions = activations.calibrated(run, replace(job, model=weights.path), weights, decisions)
+        trial = None
+        if job.goal.data is not None:
+            trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
+            decisions = trial.choose(decisions, job.goal.objective_for(treatment.activations))
+        target = stack.enter_context(run.writing(source.beside(job.request.scheme)))
+        writing.write(run, weights, target, decisions, treatment)
         size = _check_smaller(job, target)
         if trial is not None:
             trial.check(target)

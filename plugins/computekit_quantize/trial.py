@@ -28,24 +28,32 @@ MISSED = 3
 
 
 class Trial:
-    """Holds the result against the original on one data set. All choices are made on the validation split."""
+    """Holds the result against the original on one data set. All choices are made on the validation split.
+
+    ``source`` is the original, ``weights`` the float model that is quantized: the same, or what training made of it.
+    """
 
     def __init__(
         self,
         run: computekit.StepRun,
         goal: Goal,
         source: ModelFile,
+        weights: ModelFile,
         arch: ArchRef | None,
         trust_pickle: bool,
         deadline: Deadline,
     ) -> None:
         assert goal.data is not None
-        self.run, self.goal, self.source, self.deadline = run, goal, source, deadline
+        self.run, self.goal, self.weights, self.deadline = run, goal, weights, deadline
         self.arch, self.trust_pickle = arch, trust_pickle
+        self._started = deadline.elapsed
         self.module = self._load(source.path)
         data = computekit.load_data(goal.data, model=source.path, window=goal.window)
         self.metric = metric.make(goal.metric, goal.metric_direction, data, run.device, goal.batch_size, self.module)
         self.before = self.metric.score(self.module, "test")
+        self.original = self.module
+        if weights is not source:
+            self.module = self._load(weights.path)
         self.validation: Score | None = None
         self.found: Found | None = None
 
@@ -53,9 +61,9 @@ class Trial:
         """The decisions with which the model stays within the bound, as far as there is one."""
         if not self.goal.sensitivity and self.goal.max_drop is None:
             return decisions
-        self.validation = self.metric.score(self.module, "validation")
-        self.deadline.begin_search()
-        bench = Workbench(self.module, self.source, decisions)
+        self.validation = self.metric.score(self.original, "validation")
+        self.deadline.begin_search(self.deadline.elapsed - self._started)
+        bench = Workbench(self.module, self.weights, decisions)
         ranked = sensitivity.measure(self.run, self.metric, bench, self.deadline) if self.goal.sensitivity else None
         search = None
         if self.goal.max_drop is not None:

@@ -82,7 +82,7 @@ class Workbench:
     @contextmanager
     def rounded_inputs(self, decision: Decision, treatment: Treatment) -> Iterator[nn.Module]:
         """The module in which what goes into the layers of one weight is rounded as its treatment rounds it."""
-        hook = _rounding(decision, treatment)
+        hook = self.rounding(decision, treatment)
         owners = [owner for owner, _ in self.places[decision.info.name] if self.in_integers(owner, treatment)]
         handles = [owner.register_forward_pre_hook(hook) for owner in owners]
         try:
@@ -90,6 +90,18 @@ class Workbench:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def rounding(self, decision: Decision, treatment: Treatment) -> Callable[..., Any]:
+        """A forward pre-hook that rounds the input of a layer as its treatment does."""
+        grid = decision.grids.input if treatment.activations == "static" and decision.grids else None
+
+        def hook(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            if grid is not None:
+                return (grid.dequantize(grid.quantize(args[0]), args[0].dtype), *args[1:])
+            step = args[0].abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # each row by its largest
+            return ((args[0] / step).round() * step, *args[1:])
+
+        return hook
 
     def in_integers(self, owner: nn.Module, treatment: Treatment) -> bool:
         """Whether a layer would compute in integers with this treatment."""
@@ -153,19 +165,6 @@ class Snapshot:
         for name, content in self.contents.items():
             self.attributes[name].clear()
             self.attributes[name].update(content)
-
-
-def _rounding(decision: Decision, treatment: Treatment) -> Callable[..., Any]:
-    """A hook that rounds the input of a layer as its treatment does."""
-    grid = decision.grids.input if treatment.activations == "static" and decision.grids else None
-
-    def hook(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        if grid is not None:
-            return (grid.dequantize(grid.quantize(args[0]), args[0].dtype), *args[1:])
-        step = args[0].abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # each row by its largest, as int8_linear
-        return ((args[0] / step).round() * step, *args[1:])
-
-    return hook
 
 
 def _plain(name: str, treatment: Treatment, weight: torch.Tensor) -> QuantizedWeight:
