@@ -99,26 +99,27 @@ def test_a_head_tied_to_an_embedding_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "parameters", "copies"),
+    ("models", "copies"),
     [
-        ({"ema": ""}, 12, ["ema."]),
-        ({"model_ema": "module."}, 12, ["model_ema."]),
-        ({"ema_state_dict": "", "best_model": ""}, 12, ["ema_state_dict.", "best_model."]),
-        ({"discriminator": ""}, 24, []),
+        (("model", "ema"), ["ema."]),
+        (("state_dict", "model_ema"), ["model_ema."]),
+        (("net", "best_net", "swa"), ["best_net.", "swa."]),
+        (("student", "teacher"), ["teacher."]),
+        (("generator", "discriminator"), []),
     ],
 )
-def test_a_copy_of_the_model_is_counted_once(
-    others: dict[str, str], parameters: int, copies: list[str], tmp_path: Path
-) -> None:
+def test_a_copy_of_the_model_is_counted_once(models: tuple[str, ...], copies: list[str], tmp_path: Path) -> None:
     state = {"fc.weight": torch.ones(3, 4), "bn.running_mean": torch.ones(3)}
-    named = {key: {prefix + name: tensor.clone() for name, tensor in state.items()} for key, prefix in others.items()}
-    torch.save({"model": state, **named}, tmp_path / "a.pt")
+    wrapped = {f"module.{name}": tensor for name, tensor in state.items()}  # averages often keep a wrapper's prefix
+    document = {key: {name: t.clone() for name, t in (wrapped if number else state).items()}
+                for number, key in enumerate(models)}  # fmt: skip
+    torch.save(document, tmp_path / "a.pt")
     source = open_model(tmp_path / "a.pt")
-    assert len(source.tensors) == 2 * (1 + len(others))
-    assert roles.count_parameters(source) == parameters
+    assert len(source.tensors) == 2 * len(models)
     assert roles.copies(source) == copies
+    assert roles.count_parameters(source) == 12 * (len(models) - len(copies))
 
 
-def test_an_average_of_another_shape_is_a_model_of_its_own(tmp_path: Path) -> None:
-    torch.save({"model": {"w": torch.ones(3, 4)}, "teacher": {"w": torch.ones(6, 8)}}, tmp_path / "a.pt")
+def test_a_teacher_of_another_shape_is_a_model_of_its_own(tmp_path: Path) -> None:
+    torch.save({"student": {"w": torch.ones(3, 4)}, "teacher": {"w": torch.ones(6, 8)}}, tmp_path / "a.pt")
     assert roles.count_parameters(open_model(tmp_path / "a.pt")) == 60
