@@ -117,8 +117,7 @@ class _Watch:
         self._parents: dict[Hashable, Hashable] = {}
         for name, source, result in plan.sites():
             self._join(("input", name), source)
-            if result is not None:
-                self._join(("output", name), result)
+            self._join(("output", name), result)
         for first, *others in plan.shared():
             for node in others:
                 self._join(first, node)

@@ -130,12 +130,12 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int] 
     # can stay in integers, so that each layer is a program of its own
     "resnet": (lambda: build(ArchRef("resnet", {"width": 8})), (1, 8, 8), (2, 0)),
     "mlp": (lambda: build(ArchRef("mlp", {"in_features": 24, "hidden": 16})), (24,), (1, 0)),
-    "forked": (Forked, IMAGE, None),
+    "forked": (Forked, IMAGE, (2, 0)),
     "residual": (Residual, IMAGE, (1, 0)),
     "joined": (Joined, IMAGE, (1, 0)),
-    "gated": (Gated, IMAGE, None),
+    "gated": (Gated, IMAGE, (3, 0)),
     "shared": (Shared, IMAGE, (1, 0)),
-    "optional": (Optional, (4, 6), None),
+    "optional": (Optional, (4, 6), (2, 0)),
     "lines": (Lines, (3, 24), (1, 0)),
     "mobile": (
         lambda: nn.Sequential(
@@ -159,7 +159,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int] 
         (1, 0),
     ),
     "preactivation": (
-        lambda: nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), conv(3, 8), nn.GELU(), conv(8, 4)), IMAGE, None
+        lambda: nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), conv(3, 8), nn.GELU(), conv(8, 4)), IMAGE, (2, 0)
     ),
     "transposed": (
         lambda: nn.Sequential(

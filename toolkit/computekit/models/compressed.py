@@ -8,7 +8,7 @@ safetensors read them in a process that has never heard of computekit. A weight 
 * with zero points also ``X_zero_point``: int8 (out, groups), for 4 bits packed to int32 (ceil(out / 8), groups).
 
 A layer with 8-bit weights that rounds its activations to fixed grids has ``input_scale``, ``input_zero_point`` and,
-where its result stays in integers, ``output_scale`` and ``output_zero_point`` beside its weight, of one value each.
+where layers are fused, ``output_scale`` and ``output_zero_point`` beside its weight, of one value each.
 
 ``columns`` is the product of all sizes but the first; each row is cut into ``groups`` groups of equal size (the last
 may be shorter) that share a scale and a zero point. The dtype of the scale is the dtype of the weight that was

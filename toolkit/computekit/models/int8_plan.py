@@ -92,13 +92,16 @@ class Plan:
                 self.fusions[node] = self._grow(node)
         self._settle()
 
-    def sites(self) -> Iterator[tuple[str, fx.Node, fx.Node | None]]:
-        """What calibration looks at: a layer, its input, and its result where that stays in integers.
+    def sites(self) -> Iterator[tuple[str, fx.Node, fx.Node]]:
+        """What calibration looks at: a layer, its input and its result.
 
         An input that is a moved or chosen part of an integer result is given as that result: they share a grid.
         """
+        results = self.by_result()
         for fusion in self.fusions.values():
-            yield fusion.name, self._origin(fusion.input), fusion.last if fusion.in_integers else None
+            origin = self._origin(fusion.input)
+            shared = origin in results and results[origin].in_integers
+            yield fusion.name, origin if shared else fusion.input, fusion.last
 
     def shared(self) -> Iterator[list[fx.Node]]:
         """Results that are concatenated as integers, and so have to share a grid."""
@@ -117,23 +120,23 @@ class Plan:
 
     def moves(self, node: fx.Node) -> bool:
         """Whether ``node`` gives values of its input, or a choice of them, and nothing else."""
+        if self.is_max_pool(node) or self.is_relu(node):
+            return True
         if node.op == "call_module":
-            module = self.modules[str(node.target)]
-            if isinstance(module, (nn.MaxPool1d, nn.MaxPool2d)):
-                return not module.return_indices
-            return isinstance(module, (*_MOVING, nn.ReLU))
-        return node.target in _MOVES or node.target in _RELUS or node.target in _MAXIMA
+            return isinstance(self.modules[str(node.target)], _MOVING)
+        return node.target in _MOVES
 
     def is_relu(self, node: fx.Node) -> bool:
         return node.target in _RELUS or (
             node.op == "call_module" and isinstance(self.modules[str(node.target)], nn.ReLU)
         )
 
-    def is_max_pool1d(self, node: fx.Node) -> bool:
-        """Whether ``node`` is the pooling that has no kernel for bytes."""
-        return node.target is F.max_pool1d or (
-            node.op == "call_module" and isinstance(self.modules[str(node.target)], nn.MaxPool1d)
-        )
+    def is_max_pool(self, node: fx.Node) -> bool:
+        """Whether ``node`` is max pooling in one or two dimensions."""
+        if node.op == "call_module":
+            module = self.modules[str(node.target)]
+            return isinstance(module, (nn.MaxPool1d, nn.MaxPool2d)) and not module.return_indices
+        return node.target in _MAXIMA and not node.kwargs.get("return_indices")
 
     def averages(self, node: fx.Node) -> bool:
         """Whether ``node`` averages: the scale may be applied to its result instead of its input."""

@@ -25,9 +25,10 @@ from .int8_trace import FORWARD, Untraceable, inputs_of
 
 @dataclass(frozen=True)
 class Grids:
-    """The grids of a layer: of what goes in, and of what comes out if that may stay in integers.
+    """The grids of a layer: of what goes in and, if it may be part of a larger program, of what comes out.
 
-    What comes out includes what the kernel takes in with the layer: see `int8_plan`.
+    What comes out includes what the kernel takes in with the layer: see `int8_plan`. A layer of a module whose code
+    cannot be traced has none.
     """
 
     input: Affine
@@ -159,18 +160,44 @@ class _Shift(_ToFloats):
         return self.grid.shift(x).to(self.dtype)
 
 
-class _MaxPool1d(nn.Module):
-    """`max_pool1d`, which has no kernel for bytes, as a two-dimensional one of height 1."""
+class _MaxPool(nn.Module):
+    """Max pooling of bytes: the larger of shifted slices, one axis after the other.
 
-    def forward(self, x: Tensor, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Tensor:
-        def two(value: Any, neutral: int) -> tuple[int, int]:
-            return neutral, value[0] if isinstance(value, tuple) else value
+    PyTorch's own kernel takes bytes only where an image has less than 256 places, and is slower there too.
+    """
 
-        pooled = torch.max_pool2d(
-            x.unsqueeze(-2), two(kernel, 1), two(kernel if stride is None else stride, 1), two(padding, 0),
-            two(dilation, 1), ceil,
+    def __init__(self, axes: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> None:
+        super().__init__()
+
+        def each(value: Any) -> Any:
+            return value if isinstance(value, (tuple, list)) else (value,) * axes
+
+        self.ceil = ceil
+        self.axes = list(
+            zip(range(-axes, 0), each(kernel), each(kernel if stride in (None, ()) else stride), each(padding),
+                each(dilation), strict=True)
         )  # fmt: skip
-        return pooled.squeeze(-2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """uint8 (..., places) or (..., height, width) -> the same with fewer places."""
+        ahead: list[int] = []
+        counts = []
+        for axis, kernel, stride, padding, dilation in reversed(self.axes):
+            size, span = x.shape[axis], dilation * (kernel - 1) + 1
+            count = (size + 2 * padding - span + (stride - 1 if self.ceil else 0)) // stride + 1
+            if self.ceil and (count - 1) * stride >= size + padding:
+                count -= 1  # a window must not begin behind the end
+            counts.append(count)
+            ahead += [padding, max(0, (count - 1) * stride + span - size - padding)]
+        if any(ahead):
+            x = torch.nn.functional.pad(x, ahead)  # with the least of all bytes
+        for (axis, kernel, stride, _, dilation), count in zip(reversed(self.axes), counts, strict=True):
+            slices = [
+                x[(..., slice(start, start + (count - 1) * stride + 1, stride), *[slice(None)] * (-1 - axis))]
+                for start in range(0, kernel * dilation, dilation)
+            ]
+            x = functools.reduce(torch.maximum, slices)
+        return x
 
 
 def _build(module: nn.Module) -> nn.Module:
@@ -273,8 +300,8 @@ class _Builder:
         x = self.integers[node.all_input_nodes[0]][0]
         if self.plan.is_relu(node):
             return self.graph.call_function(torch.clamp_min, (x, grid.zero_point))
-        if self.plan.is_max_pool1d(node):
-            return self._call(_MaxPool1d(), x, *_pool_arguments(node, self.plan.modules))
+        if self.plan.is_max_pool(node):
+            return self._call(_max_pool(node, self.plan.modules), x)
         return self._copied(node, lambda each: self._as_is(each))
 
     def _copy(self, node: fx.Node) -> None:
@@ -311,11 +338,12 @@ class _Builder:
         return self.graph.call_module(name, inputs)
 
 
-def _pool_arguments(node: fx.Node, modules: Mapping[str, nn.Module]) -> tuple[Any, ...]:
-    """Kernel, stride, padding, dilation and ceil_mode of a max_pool1d."""
+def _max_pool(node: fx.Node, modules: Mapping[str, nn.Module]) -> _MaxPool:
     if node.op == "call_module":
         pool: Any = modules[str(node.target)]
-        return pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode
+        axes = 1 if isinstance(pool, nn.MaxPool1d) else 2
+        return _MaxPool(axes, pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
-    return tuple(given.get(name, default) for name, default in zip(names, (None, None, 0, 1, False), strict=True))
+    values = (given.get(name, default) for name, default in zip(names, (None, None, 0, 1, False), strict=True))
+    return _MaxPool(1 if node.target is torch.nn.functional.max_pool1d else 2, *values)
