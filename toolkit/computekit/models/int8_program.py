@@ -192,11 +192,10 @@ class _MaxPool(nn.Module):
         if any(ahead):
             x = torch.nn.functional.pad(x, ahead)  # with the least of all bytes
         for (axis, kernel, stride, _, dilation), count in zip(reversed(self.axes), counts, strict=True):
-            slices = [
-                x[(..., slice(start, start + (count - 1) * stride + 1, stride), *[slice(None)] * (-1 - axis))]
-                for start in range(0, kernel * dilation, dilation)
-            ]
-            x = functools.reduce(torch.maximum, slices)
+            lines = x.movedim(axis, 0)
+            ends = (count - 1) * stride + 1
+            shifted = [lines[start : start + ends : stride] for start in range(0, kernel * dilation, dilation)]
+            x = functools.reduce(torch.maximum, shifted).movedim(0, axis)
         return x
 
 
@@ -345,5 +344,5 @@ def _max_pool(node: fx.Node, modules: Mapping[str, nn.Module]) -> _MaxPool:
         return _MaxPool(axes, pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
-    values = (given.get(name, default) for name, default in zip(names, (None, None, 0, 1, False), strict=True))
+    values: list[Any] = [given.get(name, other) for name, other in zip(names, (None, None, 0, 1, False), strict=True)]
     return _MaxPool(1 if node.target is torch.nn.functional.max_pool1d else 2, *values)
