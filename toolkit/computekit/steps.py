@@ -99,14 +99,16 @@ class StepRun:
         return path
 
     @contextmanager
-    def writing(self, default: Path | str) -> Iterator[Path]:
+    def writing(self, default: Path | str, companions: bool = False) -> Iterator[Path]:
         """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well.
+
+        With ``companions``, so do the files that the block writes beside it (see `files.atomic`).
 
         Raises:
             FileProblem: an input changed while it was read; the target stays as it was.
         """
         target = self.output(default)
-        with files.atomic(target) as temporary:
+        with files.atomic(target, companions) as temporary:
             yield temporary
             hashing = Hashing(temporary)
             files.sync(temporary)  # beside the hashing
