@@ -335,7 +335,8 @@ def test_completion_of_commands_options_and_names(install: Install, computekit: 
     assert complete(computekit, "computekit mine --da") == ["--data"]
     assert complete(computekit, "computekit mine --arch mine-n") == ["mine-net"]
     assert complete(computekit, "computekit mine --data mine") == ["mine-data"]
-    assert complete(computekit, "computekit quantize --scheme int") == ["int8", "int4", "int4-mse"]
+    assert complete(computekit, "computekit quantize --scheme int4-m") == ["int4-mse"]
+    assert complete(computekit, "computekit benchmark scenario --scenario off") == ["offline"]
     assert complete(computekit, "computekit distill m.pt --loss k") == ["kl"]
     assert complete(computekit, "computekit broken --") in ([], complete(computekit, "computekit --"))
     assert complete(computekit, "computekit nothing --") in ([], complete(computekit, "computekit --"))

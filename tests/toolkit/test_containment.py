@@ -190,7 +190,8 @@ def test_the_users_ctrl_c_while_a_plugin_is_imported(install: Install, site: Pat
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err.strip()) == (1, "", "Error: interrupted; nothing was written")
+    line = "Error: interrupted in plugin computekit-sleeps 1.0; nothing was written"
+    assert (process.returncode, out, err.strip()) == (1, "", line)
 
 
 def test_last_words_and_threads_of_a_plugin_do_not_spoil_output(install: Install, computekit: Run) -> None:

@@ -89,6 +89,8 @@ class RootGroup(click.Group):
         """Run the command; what its function returns is no exit code. An error notes whose command it was."""
         try:
             super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            raise
         except BaseException as error:
             registry = host.current()
             owner = registry.owner(registry.commands.get(ctx.invoked_subcommand or ""))
@@ -133,7 +135,7 @@ def _report(error: BaseException, debug: bool) -> int:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return "interrupted; nothing was written"
+        return f"interrupted{_where(error.__cause__ or error)}; nothing was written"
     if isinstance(error, click.ClickException):
         return " ".join(error.format_message().split())
     if isinstance(error, ComputekitError):
@@ -146,8 +148,12 @@ def _one_line(error: BaseException) -> str:
     if type(error).__name__ == "OutOfMemoryError":
         text = (str(error).splitlines() or [""])[0]
         return f"the device is out of memory; use a smaller --batch-size ({text})"
-    where = "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith("in plugin "))
-    return f"internal error{where}, {loading.describe(error)} (--debug shows where; please report it)"
+    return f"internal error{_where(error)}, {loading.describe(error)} (--debug shows where; please report it)"
+
+
+def _where(error: BaseException) -> str:
+    """The plugin that an error noted as its place."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith("in plugin "))
 
 
 def _color() -> bool | None:

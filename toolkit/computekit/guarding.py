@@ -25,14 +25,16 @@ class Guard:
     @contextmanager
     def guarded(self, name: str, distribution: str, version: str, during: str = "") -> Iterator[None]:
         """Turn whatever a plugin throws, sys.exit included, into a `Failure`; ``during`` names a hook of it."""
+        origin = f"plugin {distribution} {version}".rstrip()
         try:
             yield
-        except KeyboardInterrupt:  # the user's: a plugin's own is another error once it was contained
+        except KeyboardInterrupt as error:  # the user's: a plugin's own is another error once it was contained
+            if distribution != loading.FIRST_PARTY:
+                error.add_note(f"in {origin}")
             raise
         except BaseException as error:
             reason = loading.describe(error)
             if self.strict:
-                origin = f"plugin {distribution} {version}".rstrip()
                 if isinstance(error, ComputekitError) or not isinstance(error, Exception):
                     raise PluginRefused(f"{origin}: {reason}") from error
                 error.add_note(f"in {origin}")
