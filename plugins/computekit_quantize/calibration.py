@@ -7,6 +7,7 @@ that memory follows the summaries of the layers that are observed at a time, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -110,6 +111,22 @@ def observe(
 
     from computekit.evaluation import forward
 
+    training = module.training
+    module.eval()
+    try:
+        with watching(module, names, make_observer) as observers, torch.no_grad():
+            for batch in batches:
+                forward(module, batch, "the model to calibrate")
+    finally:
+        module.train(training)
+    return observers
+
+
+@contextmanager
+def watching(
+    module: nn.Module, names: Iterable[str], make_observer: Callable[[str, nn.Module], O]
+) -> Iterator[dict[str, O]]:
+    """Within this context, whatever runs ``module`` shows the inputs of its layers ``names``: see `observe`."""
     observers: dict[str, O] = {}
 
     def watch(name: str) -> Callable[..., None]:
@@ -125,15 +142,9 @@ def observe(
 
         return before
 
-    training = module.training
-    module.eval()
     handles = [module.get_submodule(name).register_forward_pre_hook(watch(name), with_kwargs=True) for name in names]
     try:
-        with torch.no_grad():
-            for batch in batches:
-                forward(module, batch, "the model to calibrate")
+        yield observers
     finally:
         for handle in handles:
             handle.remove()
-        module.train(training)
-    return observers

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
 
 import computekit
 from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 
-from . import activations, backend, candidates, huggingface, plan, qat, race
-from .backend import AUTO
+from . import activations, fitting, huggingface, plan, qat, writing
 from .calibration import Calibration
-from .candidates import Prepared
 from .clock import Deadline
 from .coverage import Coverage
 from .goal import Goal
@@ -42,7 +39,6 @@ class Job:
     calibration: Calibration
     observer: str
     tuning: Tuning
-    race: race.Race
     arch: ArchRef | None
     trust_pickle: bool
     allow_noop: bool
@@ -68,86 +64,41 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
             data; nothing is written then.
     """
     deadline = Deadline(job.goal.time_budget)
+    treatment = job.request.treatment
+    static = treatment.activations == "static"
+    if not treatment.scheme.needs_data and not static:
+        job.calibration.check_unused(treatment.scheme.name)
     source = _open(job)
     run.input(job.model)
+    decisions = plan.make(source, job.request)
     if job.dry_run:
-        request = job.request if job.request.scheme else replace(job.request, scheme="int8")
-        decisions = plan.make(source, request)
         run.show(Coverage(decisions).tensor_table())
         _put_coverage(run, Coverage(decisions))
         return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        weights = source
-        if job.request.backend == AUTO:
-            if job.tuning.epochs:
-                raise click.UsageError("--qat-epochs tunes for one backend: name it instead of auto")
-            prepared = race.run(run, job, source, deadline, Path(scratch), _stem(run, job, source))
-        else:
-            prepared, weights = _asked(run, job, source, Path(scratch))
-        return _write(run, job, source, weights, prepared, deadline)
-
-
-def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) -> tuple[Prepared, ModelFile]:
-    """What the options ask for, without a choice of backends; and the file with the weights, which may be tuned."""
-    chosen = backend.get(job.request.backend)
-    calibrated = bool(job.calibration.data or job.goal.data)
-    candidate = candidates.make(chosen, job.request, calibrated)
-    if candidate.activations != "static":
-        _check_calibration(job)
-    decisions = candidates.decide(run, job, source, candidate)
     _check_coverage(job, Coverage(decisions))
-    stem, weights = _stem(run, job, source), source
-    if job.tuning.epochs:
-        folder = scratch / "tuned"
-        folder.mkdir()
-        weights = qat.tuned(run, job, source, decisions, folder / job.model.name)
-        job = replace(job, model=weights.path)
-        if candidate.request.treatment.activations == "static":
-            decisions = activations.calibrated(run, job, weights, decisions)
-    folder = scratch / "program"
-    folder.mkdir()
-    return candidates.prepare(run, job, candidate, decisions, folder, stem), weights
-
-
-def _write(
-    run: computekit.StepRun, job: Job, source: ModelFile, weights: ModelFile, prepared: Prepared, deadline: Deadline
-) -> int:
-    """Choose what stays as it is, write the file and fill the record; returns the exit status."""
-    request = prepared.candidate.request
-    trial = None
-    if job.goal.data is not None:
-        trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
-        if not prepared.files and job.request.backend != AUTO:
-            objective = job.goal.objective_for(request.treatment.activations)
-            prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
-    with run.writing(source.beside(job.request.scheme or AUTO), companions=bool(prepared.files)) as target:
-        prepared.write(run, weights, target)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        weights = source
+        if job.tuning.epochs:
+            if static:
+                decisions = activations.calibrated(run, job, source, decisions)
+            weights = qat.tuned(run, job, source, decisions, folder / job.model.name)
+        if treatment.scheme.needs_data:
+            weights, decisions = fitting.fit(run, job, weights, decisions, folder / f"folded-{job.model.name}")
+        if static:
+            decisions = activations.calibrated(run, replace(job, model=weights.path), weights, decisions)
+        trial = None
+        if job.goal.data is not None:
+            trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
+            decisions = trial.choose(decisions, job.goal.objective_for(treatment.activations))
+        target = stack.enter_context(run.writing(source.beside(job.request.scheme)))
+        writing.write(run, weights, target, decisions, treatment)
         size = _check_smaller(job, target)
         if trial is not None:
             trial.check(target)
-    decisions = prepared.decisions
     _put_sizes(run, job, source, decisions, size)
-    if prepared.runtime is not None:
-        run.put("backend", prepared.candidate.backend.name)
-    if prepared.files:
-        names = ", ".join(path.name for path in prepared.files)
-        run.put("program_bytes", prepared.file_bytes, "B", method=f"bytes of {names}, which runs the model")
     _put_coverage(run, Coverage(decisions))
     return trial.status() if trial is not None else 0
-
-
-def _check_calibration(job: Job) -> None:
-    """click.UsageError if data to calibrate on was given and nothing looks at it."""
-    treatment = job.request.treatment
-    if treatment.scheme.calibrated is None and treatment.activations != "static":
-        job.calibration.check_unused(treatment.scheme.name)
-
-
-def _stem(run: computekit.StepRun, job: Job, source: ModelFile) -> str:
-    """What the files of a program are called, without their endings: as the model file, or ``model`` in a folder."""
-    if job.model.is_dir():
-        return "model"
-    return run.output(source.beside(job.request.scheme or AUTO)).stem
 
 
 def _open(job: Job) -> ModelFile:

@@ -42,6 +42,12 @@ class Moments:
         """Mean of |x| for each column: (columns,)."""
         return self.sum_abs / max(1, self.count)
 
+    def divide(self, scale: Tensor) -> None:
+        """Make these the moments of inputs that are divided by ``scale`` (columns,)."""
+        self.second_moment /= scale.outer(scale)
+        self.sum_abs /= scale
+        self.max_abs /= scale
+
     def __call__(self, input: Tensor) -> None:
         for rows in self._rows(input):
             self.count += rows.shape[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +11,7 @@ from computekit import ComputekitError, UnknownName
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from computekit.models.compressed import HalfWeight, QuantizedWeight
 
@@ -28,6 +29,9 @@ class Scheme:
     With 16 ``bits`` it is a type to compute in: every tensor of floats is stored in it, and there are no scales.
 
     ``calibrated(weight, moments, bits, group, name)`` does the same for a weight whose layer was observed on data.
+    ``channel_scales(weights, moments, rounded)`` returns scales (columns,) for the inputs of layers with these weights
+    (out, columns): the weights are multiplied by them before they are rounded, and what comes before the layers is
+    divided by them, where that is possible. ``rounded`` is how a weight comes back from the file.
     """
 
     name: str
@@ -36,8 +40,14 @@ class Scheme:
     quantize: Callable[[torch.Tensor, int, int | None, str], QuantizedWeight | HalfWeight]
     default_group: int | None = None
     calibrated: Callable[[torch.Tensor, Moments, int, int | None, str], QuantizedWeight] | None = None
+    channel_scales: Callable[[Sequence[Tensor], Moments, Callable[[Tensor], Tensor]], Tensor] | None = None
     zero_points: bool = False
     values: Literal["int", "float"] = "int"
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether layers have to be observed on data."""
+        return self.calibrated is not None or self.channel_scales is not None
 
 
 @computekit.hookspec
@@ -118,6 +128,30 @@ def _float16(weight: torch.Tensor, bits: int, group: int | None, name: str) -> H
     return HalfWeight(values)
 
 
+def _half_quadratic(weight: torch.Tensor, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from . import hqq
+
+    return hqq.quantize(weight, bits, group, name)
+
+
+def _gptq(weight: torch.Tensor, moments: Moments, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from . import gptq
+
+    return gptq.quantize(weight, moments, bits, group, name)
+
+
+def _awq(weights: Sequence[Tensor], moments: Moments, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+    from . import awq
+
+    return awq.scales(weights, moments, rounded)
+
+
+def _smoothquant(weights: Sequence[Tensor], moments: Moments, rounded: Callable[[Tensor], Tensor]) -> Tensor:
+    from . import smoothquant
+
+    return smoothquant.scales(weights, moments, rounded)
+
+
 INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
 INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)
 INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32)
@@ -126,3 +160,14 @@ INT4_ASYM = Scheme("int4-asym", "4 bits; a scale and a zero point per 32 values"
 FP8 = Scheme("fp8", "8-bit floating point (e4m3), one scale per output channel", 8, _round_to_float8, values="float")
 BF16 = Scheme("bf16", "two bytes, bfloat16, which the model computes in", 16, _bfloat16, values="float")
 FP16 = Scheme("fp16", "two bytes, float16, which the model computes in", 16, _float16, values="float")
+HQQ = Scheme("hqq", "4 bits; half-quadratic scales and zero points per 32 values", 4, _half_quadratic, 32,
+             zero_points=True)  # fmt: skip
+GPTQ = Scheme("gptq", "4 bits; later columns make up for rounding errors; needs data", 4, _least_squared_error, 32,
+              _gptq)  # fmt: skip
+AWQ = Scheme("awq", "4 bits; channels with large inputs are scaled up first; needs data", 4, _least_squared_error, 32,
+             channel_scales=_awq)  # fmt: skip
+AWQ_GPTQ = Scheme("awq-gptq", "4 bits; awq, then gptq; needs data", 4, _least_squared_error, 32, _gptq, _awq)
+SMOOTHQUANT = Scheme("smoothquant", "8 bits; outliers of the inputs are moved into the weights; needs data", 8,
+                     _round_to_nearest, channel_scales=_smoothquant)  # fmt: skip
+
+BUILT_IN = [INT8, INT4, INT4_MSE, INT4_ASYM, HQQ, GPTQ, AWQ, AWQ_GPTQ, SMOOTHQUANT, FP8, BF16, FP16]
