@@ -31,7 +31,7 @@ def gather(gpu: Gpu, size: Number, ranks: Number, neighbours: Number, constants:
     network_rate = gpu.network_rate * constants.network
     # Each of the `inside` ranks of a node carries its share of the ring over nodes on its own adapter.
     across = size * (nodes - 1) / nodes / (inside * network_rate) + constants.network_message_s * np.log2(nodes)
-    within = size * (inside - 1) / inside / node_rate + constants.message_s * (inside > 1)
+    within = size * (inside - 1) / inside / node_rate + constants.message_s * np.log2(inside)
     # The two levels are pipelined: the slower one sets the time.
     return np.where(ranks > 1, np.maximum(across, within), 0.0)
 
@@ -56,7 +56,7 @@ def all_to_all(
         leaving = leaving * nodes * (1 - leaving**copies) / copies
     across = size * leaving / (gpu.network_rate * constants.network)
     within = size * (inside - 1) / ranks / (gpu.node_rate * constants.node_link)
-    latency = constants.message_s + constants.network_message_s * (nodes > 1)
+    latency = constants.message_s * np.log2(inside) + constants.network_message_s * (nodes > 1)
     return np.where(ranks > 1, np.maximum(across, within) + latency, 0.0)
 
 

@@ -17,6 +17,8 @@ class Constants:
     """Share of the memory bandwidth that element-wise kernels reach, parts before 2022."""
     memory_since_2022: float = 0.5
     """The same since 2022: more bandwidth needs more bytes in flight than most kernels keep."""
+    cache_gain: float = 3.0
+    """Rate of the last-level cache over that of the memory."""
     power_exponent: float = 0.8
     """Speed goes with this power of a power limit: power goes with f V^2, and V falls little below its usual value."""
     node_link: float = 0.75
@@ -25,8 +27,8 @@ class Constants:
     """Share of the network rate that collectives and transfers between nodes reach."""
     kernel_s: float = 6e-6
     """Start and drain of one kernel."""
-    message_s: float = 10e-6
-    """Latency of one collective step inside a node."""
+    message_s: float = 3.2e-6
+    """Latency of a gather or scatter inside a node for each doubling of its ranks."""
     network_message_s: float = 25e-6
     """Latency of one transfer between nodes."""
     tile_overhead_k: float = 80.0
@@ -47,13 +49,13 @@ class Constants:
     """Spread (one standard deviation) of that time among the ranks that then wait for each other."""
     tensor_hidden: float = 0.6
     """Share of tensor-parallel communication that splitting it hides behind the products."""
-    stream: float = 0.80
+    stream: float = 0.79
     """Share of the memory rate at which products of few rows stream their weights."""
-    dequantise: float = 0.75
+    dequantise: float = 0.80
     """What is left of that rate where integer weights are unpacked on the way."""
-    graph_kernel_s: float = 2e-6
+    graph_kernel_s: float = 3.6e-6
     """Start and drain of one kernel of a captured graph."""
-    host_sync_s: float = 34e-6
+    host_sync_s: float = 39e-6
     """Wait for the slowest host at a collective, where kernels are launched one by one."""
     request_s: float = 3e-3
     """Host time of one request: scheduling, copies to the device and back, sampling."""

@@ -40,7 +40,7 @@ def seconds(
     unit_rate = gpu.sustained(precision, constants) / gpu.units * np.where(aligned, 1.0, constants.misaligned)
     best: Any = np.inf
     for rows, columns, rate in TILES:
-        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+        tiles = np.maximum(np.ceil(m / rows) * np.ceil(n / columns) * batch, 1.0)
         waves = np.ceil(tiles / gpu.units)
         parts = np.clip(np.floor(gpu.units / tiles), 1.0, np.maximum(k / _SPLIT, 1.0))
         best = np.minimum(best, waves * (k / parts + constants.tile_overhead_k) * (2.0 * rows * columns / rate))
@@ -49,6 +49,13 @@ def seconds(
     return np.maximum(compute, traffic) + constants.kernel_s
 
 
-def elementwise(gpu: Gpu, traffic: Number, kernels: Number = 1, constants: Constants = CONSTANTS) -> Number:
-    """Time of memory-bound kernels that move ``traffic`` bytes."""
-    return traffic / gpu.traffic_rate(constants) + kernels * constants.kernel_s
+def elementwise(
+    gpu: Gpu, traffic: Number, kernels: Number = 1, constants: Constants = CONSTANTS, tensor_bytes: Number = np.inf
+) -> Number:
+    """Time of memory-bound kernels that move ``traffic`` bytes, in tensors of ``tensor_bytes``.
+
+    What one kernel leaves in the last-level cache the next one reads there.
+    """
+    kept = np.clip(1 - np.asarray(tensor_bytes) / max(gpu.cache_bytes, 1.0), 0.0, 1.0)
+    share = 1 - kept * (1 - 1 / constants.cache_gain)
+    return traffic * share / gpu.traffic_rate(constants) + kernels * constants.kernel_s

@@ -24,6 +24,13 @@ _UNITS = {
 """Streaming multiprocessors (compute units) by family, from the vendors' architecture white papers."""
 
 _FALLBACK_UNITS = 100
+_CACHE_MB = {
+    "V100": 6, "T4": 4, "A10": 6, "A10G": 6, "A30": 24, "A40": 6, "RTX-A6000": 6, "A100": 20, "L4": 48, "L40": 96,
+    "L40S": 96, "H100": 50, "H200": 50, "GH200": 50, "H800": 50, "H20": 50, "B200": 126, "B300": 126, "GB200": 126,
+    "GB300": 126, "RTX-3090": 6, "RTX-4090": 72, "RTX-5090": 96, "RTX-6000-Ada": 96, "RTX-PRO-6000": 128,
+    "MI210": 8, "MI250X": 8, "MI300X": 256, "MI300A": 256, "MI325X": 256, "MI350X": 256, "MI355X": 256,
+}  # fmt: skip
+"""Last-level cache by family, from the same papers; of the A100's two halves each sees its own 20 MB fast."""
 _BETWEEN_PODS = 3.3e9
 """Bytes/s of each chip between pods: 81 Tbit/s between two pods of 3072 (PaLM, arXiv:2204.02311, section 4)."""
 _COPY = 0.9
@@ -57,6 +64,7 @@ class Gpu:
     power_w: float | None = None
     measured: bool = False
     kind: str = "gpu"
+    cache_bytes: float = 0.0
 
     def peak(self, precision: str) -> float:
         """Dense peak of ``precision`` in FLOP/s; raises ComputekitError where the device has none."""
@@ -95,13 +103,14 @@ def from_catalog(row: Hardware) -> Gpu:
         peak_flops=dict(row.peak_flops),
         memory_bytes=row.memory_bytes,
         memory_rate=row.bandwidth_bytes_s / (_COPY if measured else 1.0),
-        units=1 if row.kind == "tpu" else _units(row.name),  # a systolic array has no waves of tiles
+        units=1 if row.kind == "tpu" else _of_family(_UNITS, row.name, _FALLBACK_UNITS),  # a systolic array has no waves of tiles
         year=year,
         node_rate=(row.interconnect_bytes_s or 32e9) / 2,
         network_rate=_BETWEEN_PODS if row.kind == "tpu" else network,
         node_gpus=_DOMAIN.get(row.name, _NODE),
         tdp_w=row.tdp_w,
         measured=measured,
+        cache_bytes=1e6 * _of_family(_CACHE_MB, row.name, 0),
     )
 
 
@@ -169,6 +178,7 @@ def _loose(name: str, rows: list[Hardware]) -> Hardware | None:
     return best if best is not None and score(best)[0] > 0 else None
 
 
-def _units(name: str) -> int:
-    families = sorted(_UNITS, key=len, reverse=True)
-    return next((_UNITS[family] for family in families if name.startswith(family)), _FALLBACK_UNITS)
+def _of_family(table: Mapping[str, int], name: str, default: int) -> int:
+    """The entry of the longest family name that ``name`` begins with."""
+    families = sorted(table, key=len, reverse=True)
+    return next((table[family] for family in families if name.startswith(family)), default)

@@ -6,7 +6,7 @@ new token of each sequence, so it is bound by memory until the batch is large.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,9 @@ def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, cons
     flops = 2.0 * heads * prompt * (prompt + 1) / 2 * (model.head_dim + model.v_dim)
     attention = flops / (gpu.sustained(_half(serving, gpu), c) * flash_share(prompt, model.head_dim, c))
     traffic = 2.0 * tokens * (10 * model.hidden + (3 if model.gated else 2) * _inner(model) / serving.tp)
-    rest = gemm.elementwise(gpu, traffic, 0, c) + _launches(serving, c)
-    layers = model.layers * (attention + rest + _sync(model, serving, gpu, tokens, c))
+    rest = gemm.elementwise(gpu, traffic, 0, c, 2.0 * tokens * model.hidden) + _launches(serving, c)
+    sync = _sync(model, replace(serving, graphs=False), gpu, tokens, c)  # prompts vary too much to capture a graph
+    layers = model.layers * (attention + rest + sync)
     return products + layers + _hops(model, serving, gpu, tokens, c) + c.request_s
 
 

@@ -41,8 +41,9 @@ LLaMA: 4 million)."""
 
 def model_of(run: Run) -> Transformer:
     """The transformer of a row; raises CannotPredict if its dimensions are not all there."""
-    layers, hidden, heads = (run.whole(name) for name in ("layers", "hidden", "heads"))
-    gated = bool(run.whole("ffn_gated", 0, least=0))
+    layers, hidden = run.whole("layers"), run.whole("hidden")
+    heads = run.whole("heads", max(hidden // 128, 1))  # 128 wide, as most are
+    gated = spelling.yes(run.text("ffn_gated"))
     experts = run.whole("experts", 0, least=0)
     latent = _latent_of(run) if experts and not run.text("kv_heads") else {}
     if experts and not run.text("kv_heads") and not latent:
@@ -208,7 +209,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         precision=half,
         recompute=recompute,
         sharding=spelling.sharding(sharding or ("fsdp" if "fsdp" in note else "")),
-        sequence_parallel=_sequence_parallel(run) or ("fsdp2" in sharding and tp > 1),
+        sequence_parallel=spelling.yes(run.text("seq_parallel")) or ("fsdp2" in sharding and tp > 1),
         fused_attention=modern,
         overlap=modern or sharding.startswith("zero3"),
         compiled="compile" in note or ("fsdp2" in sharding and half == "fp8") or gpu.kind == "tpu",
@@ -219,12 +220,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         blocking=not modern and deepspeed,
         tensor_overlap="asynctp" in note or distributed_optimizer,
         expert_overlap=dual_pipe(run),
-        async_gradients=distributed_optimizer or _sequence_parallel(run) or "2205.05198" in about,
+        async_gradients=distributed_optimizer or spelling.yes(run.text("seq_parallel")) or "2205.05198" in about,
     )
-
-
-def _sequence_parallel(run: Run) -> bool:
-    return run.text("seq_parallel").lower() not in ("", "0", "0.0", "no", "none", "false")
 
 
 def _microbatch(run: Run, model: Transformer, dp: int, pp: int) -> tuple[int, int]:
@@ -237,6 +234,8 @@ def _microbatch(run: Run, model: Transformer, dp: int, pp: int) -> tuple[int, in
         batch = batch_of(run, model, dp * max(micro, 1), pp)
     else:
         batch = dp * micro
+    if batch < dp * max(micro, 1):
+        raise CannotPredict(f"a step of {batch} sequences is no microbatch for each of {dp} replicas")
     if pp > 1 and micro and batch == dp * micro:
         # a pipeline of a single microbatch is none: the table gives the rank's whole batch, cut in one for each stage
         micro = next(size for size in range(max(micro // pp, 1), 0, -1) if micro % size == 0)

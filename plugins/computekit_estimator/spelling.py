@@ -17,7 +17,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
      "decode_latency_ms"),
     (r"(e2e|end_to_end|request|infer(ence)?|generate)(_latency|_time)?", "e2e_latency_ms"),
     (r"(train_)?tok(en)?s?" + _PER + _EACH, "tokens_per_s_per_gpu"),
-    (r"(train_|output_|total_|throughput_)?tok(en)?s?" + _PER + r"|throughput", "tokens_per_s"),
+    (r"(train_|output_|total_|throughput_)?tok(en)?s?(" + _PER + r"|_s)|throughput", "tokens_per_s"),
     (r"(train_)?(sample|sequence|seq|request)s?" + _PER + r"(" + _EACH + r")?", "samples_per_s"),
     (r"(train_)?(iter(ation)?|step)(_time|_duration)?|(sec(ond)?s?|time)_per_(it|iter|iteration|step)", "iter_time_s"),
     (r"(model_|hardware_|hw_|achieved_)?t(era)?flops?(_per_s)?(" + _EACH + r")?", "tflops_per_gpu"),
@@ -44,6 +44,11 @@ def kind(text: str, known: tuple[str, ...]) -> str:
             if re.fullmatch(pattern, name) and not re.search(r"_per_(m?s|us)$", text):
                 return means
     return next((means for pattern, means in _KINDS if re.fullmatch(pattern, word)), text)
+
+
+def yes(text: str) -> bool:
+    """Whether a cell that is yes or no (1, 0, true, false, on, off; empty is no) says yes."""
+    return text.strip().lower() not in ("", "0", "0.0", "no", "none", "false", "off", "n")
 
 
 _PRECISIONS = (

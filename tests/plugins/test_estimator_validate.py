@@ -153,5 +153,5 @@ def test_held_out_families_are_never_fitted():
 
 
 def test_constants_are_physical():
-    shares = [value for name, value in vars(CONSTANTS).items() if not name.endswith(("_s", "_k", "_ramp"))]
+    shares = [value for name, value in vars(CONSTANTS).items() if not name.endswith(("_s", "_k", "_ramp", "_gain"))]
     assert all(0 < share <= 1 for share in shares)
