@@ -30,7 +30,7 @@ class Constants:
     message_s: float = 3.2e-6
     """Latency of a gather or scatter inside a node for each doubling of its ranks."""
     network_message_s: float = 25e-6
-    """Latency of one transfer between nodes."""
+    """Latency of one transfer between nodes; sharded weights go around a ring of all nodes, layer by layer."""
     tile_overhead_k: float = 80.0
     """Filling and emptying a product tile costs as much as this many steps along k."""
     misaligned: float = 0.06

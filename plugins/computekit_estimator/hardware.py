@@ -103,7 +103,8 @@ def from_catalog(row: Hardware) -> Gpu:
         peak_flops=dict(row.peak_flops),
         memory_bytes=row.memory_bytes,
         memory_rate=row.bandwidth_bytes_s / (_COPY if measured else 1.0),
-        units=1 if row.kind == "tpu" else _of_family(_UNITS, row.name, _FALLBACK_UNITS),  # a systolic array has no waves of tiles
+        # a systolic array has no waves of tiles
+        units=1 if row.kind == "tpu" else _of_family(_UNITS, row.name, _FALLBACK_UNITS),
         year=year,
         node_rate=(row.interconnect_bytes_s or 32e9) / 2,
         network_rate=_BETWEEN_PODS if row.kind == "tpu" else network,

@@ -167,6 +167,11 @@ def _data_parallel(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, b
     else:
         reduce = reduce + gathered(2.0 if layout.sharding == "zero1" else layout.gradient_bytes)
         busy = busy / m  # only the last microbatch's backward pass and the next step's first can hide it
+    if layout.sharding == "zero3":  # layer by layer, each time around the ring of all nodes
+        most, _, _ = layout.stage_layers(model.layers)
+        once = c.network_message_s * (np.maximum(ranks / near, 1) - 1) * most
+        passes = np.where(layout.pp > 1, 1, m)
+        fetch, reduce = fetch + 2 * passes * once, reduce + passes * once
     total = fetch + reduce
     if not layout.overlap:
         return total
