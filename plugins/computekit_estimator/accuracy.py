@@ -18,18 +18,19 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Published / predicted of ``rows`` runs: 5 % of them are below ``low``, 5 % above ``high``."""
+    """Published (measured) / predicted of ``rows`` runs: 5 % of them are below ``low``, 5 % above ``high``."""
 
     rows: int
     low: float
     high: float
+    method: str = ""
 
     def about(self, value: float) -> dict[str, Any]:
         """Arguments of a `Quantity` for an estimate: its interval, confidence and how that was found."""
         return {
             "interval": (value * self.low, value * self.high),
             "confidence": CONFIDENCE,
-            "method": f"interval: published over predicted of {self.rows} runs, 5% to 95%",
+            "method": self.method or f"interval: published over predicted of {self.rows} runs, 5% to 95%",
         }
 
 
@@ -71,6 +72,20 @@ def _shipped() -> dict[str, Any]:
 def of(name: str) -> Accuracy:
     """The accuracy of a class of `validate.CLASSES`."""
     return Accuracy(**_shipped()["classes"][name])
+
+
+def generic() -> Accuracy:
+    """The accuracy of the roofline for any module: ``data/generic.json``, made by benchmarks/generic_roofline.py."""
+    import statistics
+
+    text = (resources.files(__package__) / "data" / "generic.json").read_text(encoding="utf-8")
+    document = json.loads(text)
+    ratios = [row["measured_s"] / row["predicted_s"] for row in document["rows"]]
+    cuts = statistics.quantiles(ratios, n=20, method="inclusive")
+    about = f"measured over predicted of {len(ratios)} passes on one core of {document['device']['name']}, 5% to 95%"
+    return Accuracy(
+        len(ratios), round(cuts[0], 3), round(cuts[-1], 3), f"roofline over the operators; interval: {about}"
+    )
 
 
 def caveat(device: str) -> str | None:

@@ -19,6 +19,8 @@ class Constants:
     """The same since 2022: more bandwidth needs more bytes in flight than most kernels keep."""
     cache_gain: float = 3.0
     """Rate of the last-level cache over that of the memory."""
+    small_products: float = 0.75
+    """Share of the sustained rate that convolutions and products of ordinary layers reach."""
     power_exponent: float = 0.8
     """Speed goes with this power of a power limit: power goes with f V^2, and V falls little below its usual value."""
     node_link: float = 0.75

@@ -56,6 +56,10 @@ def elementwise(
 
     What one kernel leaves in the last-level cache the next one reads there.
     """
+    return traffic * uncached(gpu, tensor_bytes, constants) / gpu.traffic_rate(constants) + kernels * constants.kernel_s
+
+
+def uncached(gpu: Gpu, tensor_bytes: Number, constants: Constants = CONSTANTS) -> Number:
+    """Time of moving tensors of ``tensor_bytes`` over that from memory, where the cache still holds part of them."""
     kept = np.clip(1 - np.asarray(tensor_bytes) / max(gpu.cache_bytes, 1.0), 0.0, 1.0)
-    share = 1 - kept * (1 - 1 / constants.cache_gain)
-    return traffic * share / gpu.traffic_rate(constants) + kernels * constants.kernel_s
+    return 1 - kept * (1 - 1 / constants.cache_gain)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import gemm
 from .constants import CONSTANTS, Constants
 
 if TYPE_CHECKING:
@@ -28,18 +29,19 @@ class PassTime:
 def passes(cost: FlopCount, gpu: Gpu, precision: str, scale: float = 1.0, constants: Constants = CONSTANTS) -> PassTime:
     """Time of the counted passes with ``scale`` times the counted batch, in ``precision``."""
     c = constants
-    rate = gpu.sustained(precision, c)
+    rate = gpu.sustained(precision, c) * c.small_products
     narrow = {"fp32": 1.0, "tf32": 1.0, "fp8": 0.5}.get(precision, 0.5)
     memory_rate = gpu.traffic_rate(c)
+    start = c.kernel_s if gpu.launch_s is None else gpu.launch_s
     forward = backward = bound = 0.0
     for op in cost.by_op.values():
-        if not op.moved_bytes and not op.forward and not op.backward and not op.backward_other:
-            continue  # views
-        traffic = op.moved_bytes * narrow * scale / memory_rate
+        moved = op.moved_bytes * narrow * scale
+        each = moved / max(op.forward_kernels, 1)
+        traffic = moved * float(gemm.uncached(gpu, each, c)) / memory_rate
         compute = op.forward * scale / rate
-        seconds = max(traffic, compute) + op.forward_calls * c.kernel_s
+        seconds = max(traffic, compute) + op.forward_kernels * start
         forward += seconds
         bound += seconds if traffic >= compute else 0.0
         # gradients by input and by weight read and write what the forward pass did, twice
-        backward += max(op.backward * scale / rate, 2 * traffic) + (op.calls - op.forward_calls) * c.kernel_s
+        backward += max(op.backward * scale / rate, 2 * traffic) + op.backward_kernels * start
     return PassTime(forward, backward if cost.backward is not None else 0.0, bound / forward if forward else 0.0)

@@ -31,6 +31,8 @@ _CACHE_MB = {
     "MI210": 8, "MI250X": 8, "MI300X": 256, "MI300A": 256, "MI325X": 256, "MI350X": 256, "MI355X": 256,
 }  # fmt: skip
 """Last-level cache by family, from the same papers; of the A100's two halves each sees its own 20 MB fast."""
+_PROCESSOR_CACHE_MB = 16
+"""What one task usually gets of a server processor's last-level cache."""
 _BETWEEN_PODS = 3.3e9
 """Bytes/s of each chip between pods: 81 Tbit/s between two pods of 3072 (PaLM, arXiv:2204.02311, section 4)."""
 _COPY = 0.9
@@ -65,6 +67,7 @@ class Gpu:
     measured: bool = False
     kind: str = "gpu"
     cache_bytes: float = 0.0
+    launch_s: float | None = None
 
     def peak(self, precision: str) -> float:
         """Dense peak of ``precision`` in FLOP/s; raises ComputekitError where the device has none."""
@@ -111,7 +114,8 @@ def from_catalog(row: Hardware) -> Gpu:
         node_gpus=_DOMAIN.get(row.name, _NODE),
         tdp_w=row.tdp_w,
         measured=measured,
-        cache_bytes=1e6 * _of_family(_CACHE_MB, row.name, 0),
+        cache_bytes=1e6 * (_PROCESSOR_CACHE_MB if row.kind == "cpu" else _of_family(_CACHE_MB, row.name, 0)),
+        launch_s=row.launch_s,
     )
 
 

@@ -114,31 +114,16 @@ def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple
     subject.parameters = count_parameters(module)
     if subject.weight_bytes is None:
         subject.weight_bytes = sum(p.nbytes for p in (*module.parameters(), *module.buffers()))
-    if shape is not None:
-        subject.inputs = (_example(module, shape),)
-    else:
-        subject.inputs = _known_example(arch)
-    if subject.inputs is None:
-        subject.why_no_flops = "nothing tells what goes into the model; say it with --input-shape 3,224,224"
-    elif hasattr(subject.inputs[0], "shape") and not subject.inputs[0].is_floating_point():
-        subject.tokens = int(subject.inputs[0].shape[-1])
+    from computekit.models.examples import example_inputs
 
-
-def _known_example(arch: ArchRef) -> tuple[Any, ...] | None:
-    from computekit import host
-
-    if ":" in arch.name:
-        return None
-    example = host.current().architecture(arch.name).example
-    return None if example is None else tuple(example(1, **arch.args))
-
-
-def _example(module: nn.Module, shape: tuple[int, ...]) -> Any:
-    """Zeros of ``shape``: whole numbers where the first layer is an embedding."""
-    import torch
-
-    first = next((m for m in module.modules() if next(m.parameters(recurse=False), None) is not None), None)
-    return torch.zeros(shape, dtype=torch.long if isinstance(first, torch.nn.Embedding) else torch.float32)
+    try:
+        subject.inputs = example_inputs(module, arch, sample_shape=shape[1:] if shape else None)
+    except ComputekitError as error:
+        subject.why_no_flops = str(error)
+        return
+    first = subject.inputs[0]
+    if hasattr(first, "shape") and not first.is_floating_point():
+        subject.tokens = int(first.shape[-1])
 
 
 def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> None:

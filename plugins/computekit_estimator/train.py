@@ -60,7 +60,8 @@ def train(
 
     A transformer (dimensions, a Hugging Face config) gets the full model: products by shape, attention, recomputation,
     pipeline bubble, collectives by network level, memory by part. Any other module gets a roofline over its operators
-    on one device. Intervals come from the errors on published runs.
+    on one device. Intervals come from the errors on published runs, those of other modules from times measured on one
+    core of a processor.
 
     \b
     Example:
@@ -136,7 +137,7 @@ def _transformer(
 def _generic(
     run: StepRun, put: Putter, subject: Subject, gpu: Gpu, asked: dict[str, Any], samples: float | None, data_s: float
 ) -> None:
-    from . import generic
+    from . import accuracy, generic
 
     if asked["num_gpus"] != 1:
         raise CannotPredict("only transformers are modelled on several devices; give dimensions or one device")
@@ -148,14 +149,15 @@ def _generic(
     size = subject.parameters or 0
     optimizer = 50.0 * size / gpu.memory_rate
     seconds = _with_data(run, put, passes.forward + passes.backward + optimizer, data_s * batch)
-    put("step_time_s", seconds, "s", "roofline over the operators of one device; no published runs bound its error")
+    about = accuracy.generic().about
+    put("step_time_s", seconds, "s", **about(seconds))
     put("throughput_per_s", batch / seconds, "1/s")
     put("mfu", cost.total * batch / seconds / gpu.peak(asked["precision"]), "")
     put("memory_bound_share", passes.memory_bound, "", "of the forward pass")
     activations = cost.activation_bytes * batch * (1.0 if asked["precision"] in ("fp32", "tf32") else 0.5)
     put("peak_memory_bytes", 16.0 * size + activations, "B", "weights, gradients, Adam, every activation kept")
     if samples is not None:
-        put("training_time_s", seconds * samples / batch, "s")
+        put("training_time_s", seconds * samples / batch, "s", **about(seconds * samples / batch))
         _whole(put, gpu, seconds * samples / batch, 1, float(cost.total) * samples)
 
 

@@ -91,8 +91,8 @@ class Hardware:
 
     Peaks are dense (no sparsity factor), in FLOP/s (OP/s for integers), keyed by `PEAK_DTYPES`; a multiply-add is 2.
     ``memory_bytes`` is the vendor's nominal gigabytes times 1e9. ``interconnect_bytes_s`` is the total of both
-    directions. ``unverified`` names the figures that could not be checked against a source. A figure that is not
-    known is left out or None.
+    directions. ``launch_s`` is the time of a call that does nothing, known of measured devices. ``unverified`` names
+    the figures that could not be checked against a source. A figure that is not known is left out or None.
     """
 
     name: str
@@ -109,6 +109,7 @@ class Hardware:
     interconnect: str = ""
     interconnect_bytes_s: float | None = None
     unverified: Sequence[str] = ()
+    launch_s: float | None = None
 
     def __post_init__(self) -> None:
         unknown = [dtype for dtype in self.peak_flops if dtype not in PEAK_DTYPES]

@@ -11,8 +11,8 @@ from ..errors import FileProblem
 def from_record(path: Path) -> Hardware:
     """The device that the record ``path`` of ``computekit benchmark device`` describes.
 
-    Quantities: ``peak_DTYPE_flops``, ``copy_bandwidth_bytes_s``, ``memory_bytes`` and, from torchrun,
-    ``allreduce_bytes_s`` (one way, so that both directions are twice that).
+    Quantities: ``peak_DTYPE_flops``, ``copy_bandwidth_bytes_s``, ``memory_bytes``, ``launch_latency_s`` and,
+    from torchrun, ``allreduce_bytes_s`` (one way, so that both directions are twice that).
 
     Raises:
         FileProblem: the file is no such record, or lacks a bandwidth or the memory.
@@ -35,4 +35,5 @@ def from_record(path: Path) -> Hardware:
         bandwidth_bytes_s=known["copy_bandwidth_bytes_s"],
         source=f"measured, {path.name}",
         interconnect_bytes_s=None if all_reduce is None else 2 * all_reduce,
+        launch_s=known.get("launch_latency_s"),
     )

@@ -44,11 +44,13 @@ class Cost:
     """What one module (with its children) or one operator costs over the whole pass.
 
     ``forward`` and ``backward`` are contraction FLOPs, ``*_other`` the rest. ``activation_bytes`` is what the forward
-    pass writes, ``moved_bytes`` what it reads and writes if every operator is its own kernel.
+    pass writes, ``moved_bytes`` what it reads and writes if every operator is its own kernel. Attention and recurrent
+    layers are one kernel each, however they are decomposed; ``forward_kernels`` and ``backward_kernels`` count so.
     """
 
     calls: int = 0
-    forward_calls: int = 0
+    forward_kernels: int = 0
+    backward_kernels: int = 0
     forward: int = 0
     backward: int = 0
     forward_other: int = 0
@@ -136,7 +138,7 @@ def _run(module: nn.Module, args: Any, kwargs: Any, backward: bool, ran_on: str)
     with warnings.catch_warnings(), _unfused_attention(), modules:
         warnings.simplefilter("ignore")
         wants_grad = backward and any(p.requires_grad for p in module.parameters())
-        with torch.set_grad_enabled(wants_grad), _CausalWatch(counter), counter:
+        with torch.set_grad_enabled(wants_grad), _FusedWatch(counter), counter:
             outputs = module(*args, **kwargs)
         outputs = getattr(outputs, "logits", outputs)
         ends = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -155,7 +157,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.where = where
         self.phase = "forward"
-        self.inside_attention = False
+        self.inside_fused = False
         self.total = Cost()
         self.modules: dict[str, Cost] = {}
         self.ops: dict[str, Cost] = {}
@@ -175,13 +177,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gap[0] += 1
             gap[1] += written
         moved, kept = 0, 0
-        if not func.is_view and self.phase == "forward" and not self.inside_attention:
+        if not func.is_view and self.phase == "forward" and not self.inside_fused:
             kept = sum(t.nbytes for t in _tensors(out))
             moved = kept + sum(t.nbytes for t in _tensors(args))
-        self._add(name, contraction or 0, other or 0, kept, moved)
+        self._add(name, contraction or 0, other or 0, kept, moved, not func.is_view and not self.inside_fused)
         return out
 
-    def _add(self, name: str, contraction: int, other: int, kept: int, moved: int) -> None:
+    def _add(self, name: str, contraction: int, other: int, kept: int, moved: int, kernel: bool) -> None:
         targets = [self.total, self.ops.setdefault(name, Cost())]
         targets += [self.modules.setdefault(parent, Cost()) for parent in self.where.parents(self.phase)]
         for cost in targets:
@@ -189,24 +191,25 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             cost.activation_bytes += kept
             cost.moved_bytes += moved
             if self.phase == "forward":
-                cost.forward_calls += 1
+                cost.forward_kernels += kernel
                 cost.forward += contraction
                 cost.forward_other += other
             else:
+                cost.backward_kernels += kernel
                 cost.backward += contraction
                 cost.backward_other += other
 
     @contextlib.contextmanager
-    def attention(self, *operands: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-        """Count attention's bytes as one kernel's: what it takes in and what it gives, however it is decomposed."""
-        results: list[torch.Tensor] = []
-        self.inside_attention = True
+    def fused(self, name: str, operands: Any) -> Iterator[list[Any]]:
+        """Count the bytes of what runs inside as one kernel's: what it takes in and what it gives."""
+        results: list[Any] = []
+        self.inside_fused = True
         try:
             yield results
         finally:
-            self.inside_attention = False
-        written = sum(t.nbytes for t in results)
-        self._add("scaled_dot_product_attention", 0, 0, written, written + sum(t.nbytes for t in operands))
+            self.inside_fused = False
+        written = sum(t.nbytes for t in _tensors(results))
+        self._add(name, 0, 0, written, written + sum(t.nbytes for t in _tensors(operands)), True)
 
     def result(self, went_back: bool, ran_on: str) -> FlopCount:
         elements = max(self.elements, 1)
@@ -273,8 +276,15 @@ class _Modules:
             todo.extend(parent for parent, _ in node.next_functions)
 
 
-class _CausalWatch(TorchFunctionMode):
-    """Notes what a causal mask saves: after decomposition, attention is plain products and the mask is invisible."""
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+class _FusedWatch(TorchFunctionMode):
+    """Sees attention and recurrent layers before they are decomposed into plain products.
+
+    Each moves its operands and results once, as the kernel that libraries have for it; and a causal mask, invisible
+    after decomposition, saves products.
+    """
 
     def __init__(self, counter: _Counter) -> None:
         super().__init__()
@@ -288,7 +298,11 @@ class _CausalWatch(TorchFunctionMode):
                 length, keys = int(q.shape[-2]), int(k.shape[-2])
                 full = formulas.attention_flops(q.shape, k.shape, v.shape)
                 self.counter.causal_saving += full - full * formulas.causal_pairs(length, keys) // (length * keys)
-            with self.counter.attention(q, k, v) as results:
+            with self.counter.fused("scaled_dot_product_attention", (q, k, v)) as results:
+                results.append(func(*args, **kwargs))
+            return results[0]
+        if getattr(func, "__name__", "") in _RECURRENT and not self.counter.inside_fused:
+            with self.counter.fused(func.__name__, (args, kwargs)) as results:
                 results.append(func(*args, **kwargs))
             return results[0]
         return func(*args, **kwargs)

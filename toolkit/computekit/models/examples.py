@@ -40,5 +40,7 @@ def example_inputs(
         return (torch.zeros(batch, *sample_shape, dtype=dtype),)
     example = None if ":" in arch.name else host.current().architecture(arch.name).example
     if example is None:
-        raise ComputekitError(f"nothing tells what goes into {arch.name}; say it with --data or --input-shape")
+        raise ComputekitError(
+            f"nothing tells what goes into {arch.name}; say it with --input-shape 3,224,224 (one sample)"
+        )
     return tuple(example(batch, **arch.args))
