@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         _put_coverage(run, Coverage(decisions))
         return 0
     _check_coverage(job, Coverage(decisions))
+    _tell_groups(run, job, decisions)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         weights = source
@@ -137,6 +139,18 @@ def _put_sizes(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
         run.note(f"{other / before:.0%} of the input is not weights (optimizer state, for example) and was copied")
     for part in roles.copies(source):
         run.note(f"{part.rstrip('.')} is the model once more: quantized as well, its parameters are counted once")
+
+
+def _tell_groups(run: computekit.StepRun, job: Job, decisions: list[plan.Decision]) -> None:
+    """Say where groups are smaller than was asked for, because their size does not divide the rows."""
+    asked = job.request.treatment.group
+    sizes = Counter(
+        (d.group_size, d.info.numel // d.info.shape[0])
+        for d in decisions
+        if d.quantized and d.treatment.group is not None and d.group_size not in (None, asked)
+    )
+    for (size, columns), count in sorted(sizes.items()):
+        run.note(f"{count} weights have groups of {size}: {asked} does not divide their rows of {columns}")
 
 
 def _put_coverage(run: computekit.StepRun, report: Coverage) -> None:

@@ -31,13 +31,23 @@ def check_plain(source: ModelFile) -> None:
         raise FileProblem(source.path, f"is quantized already (by {method})", "start from the original model")
 
 
+_SMALLEST_GROUP = 8  # of 4-bit values: a float32 scale for fewer takes more bytes than they do
+
+
 def unreadable(info: TensorInfo, group: int | None) -> str:
     """Why transformers could not read this tensor if it were quantized; empty if it could."""
     if len(info.shape) != 2 or info.name.rpartition(".")[2] != "weight":
         return "transformers reads only matrices named weight"
     if group is not None and info.shape[1] > group and info.shape[1] % group:
-        return f"rows are not a multiple of {group}"
+        return f"rows of {info.shape[1]} have no equal groups of {_SMALLEST_GROUP} to {group}"
     return ""
+
+
+def readable_group(columns: int, wanted: int | None) -> int | None:
+    """The largest size of at most ``wanted`` that cuts ``columns`` evenly, as transformers asks; else ``wanted``."""
+    if wanted is None or columns <= wanted:
+        return wanted
+    return next((size for size in range(wanted, _SMALLEST_GROUP - 1, -1) if columns % size == 0), wanted)
 
 
 def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:

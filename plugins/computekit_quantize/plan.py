@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,14 @@ class Decision:
         """For a person: what becomes of it."""
         computes = "" if self.treatment.activations == "float" else f", {self.treatment.activations} activations"
         return self.kept or f"quantized{computes}"
+
+    @property
+    def group_size(self) -> int | None:
+        """How many values share a scale, in the end; None for all of a row."""
+        from computekit.models import compressed
+
+        columns, wanted = math.prod(self.info.shape[1:]), self.treatment.group
+        return None if wanted is None or wanted >= columns else compressed.group_size(columns, wanted)
 
     @property
     def bytes_after(self) -> int:
@@ -219,6 +228,9 @@ def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: 
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
     matrix = len(info.shape) > 1 and info.numel > 0
+    treatment = request.treatment
+    if in_folder and matrix:
+        treatment = replace(treatment, group=huggingface.readable_group(info.shape[1], treatment.group))
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"
@@ -228,14 +240,13 @@ def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: 
         kept = "excluded"
     elif role not in roles.WEIGHTS and not _matches(names, request.include):
         kept = "ambiguous (--include quantizes it)" if role == "ambiguous" else f"{role} tensor"
-    elif request.treatment.bytes_of(info) >= info.nbytes:
+    elif treatment.bytes_of(info) >= info.nbytes:
         kept = "would not be smaller"
     elif in_folder:
-        kept = huggingface.unreadable(info, request.treatment.group)
+        kept = huggingface.unreadable(info, treatment.group)
     if request.half is not None and (kept or request.treatment is request.half):
         narrower = info.dtype.is_floating_point and info.dtype.itemsize > 2 and not _matches(names, request.exclude)
         return Decision(info, names, role, "" if narrower else kept, request.half)
-    treatment = request.treatment
     if treatment.activations == "static" and role not in ("linear", "conv"):
         treatment = replace(treatment, activations="float")
     return Decision(info, names, role, kept, treatment)

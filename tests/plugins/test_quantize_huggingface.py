@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 import computekit
 from computekit.cli import main
+from computekit.models import TensorInfo
+from computekit_quantize import huggingface
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("compressed_tensors")
@@ -51,10 +53,21 @@ def test_transformers_and_computekit_generate_the_same_text(llama: Path, tmp_pat
     assert theirs.lm_head.weight is theirs.model.embed_tokens.weight
 
 
-def test_rows_that_the_group_does_not_divide_stay_as_they_are(llama: Path, tmp_path: Path) -> None:
-    shown = run("quantize", "--int4", "--group-size", "64", llama, "-o", tmp_path / "small")
-    assert "rows are not a multiple of 64" in shown
-    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small")
+def test_rows_that_the_group_does_not_divide_get_smaller_groups(llama: Path, tmp_path: Path) -> None:
+    record = json.loads(run("quantize", "--int4", "--group-size", "64", llama, "-o", tmp_path / "small", "--json"))
+    assert "13 weights have groups of 48: 64 does not divide their rows of 96" in record["notes"]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small")
+    config = transformers.AutoConfig.from_pretrained(llama)
+    ours = computekit.load_into(transformers.LlamaForCausalLM(config), tmp_path / "small")
+    prompt = torch.arange(5)[None]
+    torch.testing.assert_close(theirs(prompt).logits, ours(prompt).logits)
+
+
+def test_groups_are_the_largest_that_cut_rows_evenly() -> None:
+    sizes = [huggingface.readable_group(columns, 128) for columns in (576, 96, 256, 2 * 131)]
+    assert sizes == [96, 128, 128, 128]
+    kept = huggingface.unreadable(TensorInfo("a.weight", (4, 262), torch.float32, 4192), 128)
+    assert kept == "rows of 262 have no equal groups of 8 to 128"
 
 
 def test_excluded_layers_are_not_among_the_targets(llama: Path, tmp_path: Path) -> None:

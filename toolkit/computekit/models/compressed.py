@@ -268,7 +268,8 @@ def unpack(packed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The inverse of `pack`: int8 values of ``shape``."""
     import torch
 
-    octets = packed.contiguous().view(torch.uint8)
+    # flat first: a matrix of one column counts as contiguous with any stride, and cannot be viewed as octets
+    octets = packed.reshape(-1).view(torch.uint8).reshape(packed.shape[0], 4 * packed.shape[1])
     nibbles = torch.stack((octets & 15, octets >> 4), dim=2).flatten(1).view(torch.int8)
     return (nibbles[:, : math.prod(shape[1:])] - 8).reshape(shape)
 
