@@ -54,12 +54,15 @@ class Affine:
         offset = 0 if zero_point is None else int(zero_point.item())
         return cls(float(scale.item()), offset + _ZERO_POINT_OFFSET)
 
+    @functools.cached_property
+    def _offset(self) -> Tensor:
+        return torch.tensor(self.zero_point + 0.5)
+
     def quantize(self, x: Tensor) -> Tensor:
         """Floats (...) to uint8 (...), to the nearest step (halves up), images to channels last."""
-        inverse = 1 / self.scale
-        integers = (
-            x.float().mul(inverse).add_(self.zero_point + 0.5).clamp_(0, HIGHEST).to(torch.uint8)
-        )  # the cast truncates
+        integers = torch.add(self._offset, x.float(), alpha=1 / self.scale).clamp_(0, HIGHEST)
+        # both casts are vectorized, and the first truncates; one straight to bytes takes five times as long
+        integers = integers.to(torch.int16).to(torch.uint8)
         return integers.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else integers
 
     def dequantize(self, integers: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
