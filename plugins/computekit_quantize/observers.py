@@ -79,23 +79,27 @@ def entropy(seen: Histogram) -> Range:
     """The range whose grid tells least apart from the full distribution, by the Kullback-Leibler divergence.
 
     As TensorRT does (Migacz, "8-bit inference with TensorRT", 2017): what is clipped counts as the outermost value, and
-    each level's share is spread over those of its bins that hold anything.
+    each level's share is spread over those of its bins that hold anything. Zeros, of which there are many after a
+    ReLU, count as rarely as what is next to them: every grid holds them exactly.
     """
-    centers = seen.centers()
-    filled = (seen.counts > 0).double()
+    centers, counts = seen.centers(), seen.counts.clone()
+    if seen.high > seen.low:
+        zero = min(BINS - 1, int(-seen.low / (seen.high - seen.low) * BINS))
+        counts[zero] = counts[zero + 1 if zero + 1 < BINS else zero - 1]
+    filled = (counts > 0).double()
 
     def divergence(low: float, high: float) -> float:
         step = (high - low) / (_LEVELS - 1)
         inside = (centers >= low - step / 2) & (centers <= high + step / 2)
         first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
-        clipped = seen.counts[first : last + 1].clone()
+        clipped = counts[first : last + 1].clone()
         level = ((centers[first : last + 1] - low) / step).round_().long().clamp_(0, _LEVELS - 1)
         kept = filled[first : last + 1]
         mass = torch.zeros(_LEVELS, dtype=torch.float64).index_add_(0, level, clipped)
         bins = torch.zeros(_LEVELS, dtype=torch.float64).index_add_(0, level, kept)
         coarse = (mass / bins.clamp_min(1))[level] * kept
-        clipped[0] += seen.counts[:first].sum()
-        clipped[-1] += seen.counts[last + 1 :].sum()
+        clipped[0] += counts[:first].sum()
+        clipped[-1] += counts[last + 1 :].sum()
         p, q = clipped / clipped.sum(), coarse / coarse.sum()
         both = (p > 0) & (q > 0)
         missed = p[(p > 0) & (q == 0)].sum()  # outliers that fell into empty bins: no level stands for them
