@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import FileProblem
 
 _CHUNK = 1 << 22
+_MAX_JSON_BYTES = 100_000_000
 
 
 @contextmanager
@@ -107,10 +109,24 @@ def sha256(path: str | Path) -> str:
     for file in members(path):
         if path.is_dir():
             digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
+        left = file.stat().st_size  # what has no size, such as files in /proc, may have no end
         with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
+            while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
                 digest.update(chunk)
+                left -= len(chunk)
     return digest.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of at most 100 MB holds; ValueError if it holds something else, or more."""
+    with path.open("rb") as stream:
+        content = stream.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise ValueError("it is too long")
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def size_bytes(path: str | Path) -> int:
@@ -155,9 +171,9 @@ def members(path: Path) -> list[Path]:
 def _shards(index: Path) -> list[Path]:
     """The files beside ``index`` that hold what it lists; none if it is no index of a sharded model."""
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(read_json(index)["weight_map"].values())
         return [path for name in sorted(names) if (path := index.parent / Path(name).name).is_file()]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []  # whoever opens it says what is wrong with it
 
 

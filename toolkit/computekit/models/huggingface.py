@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import files
 from ..errors import ComputekitError, FileProblem, MissingExtra
-from . import safetensors_files, safetensors_shards, torch_files, torch_legacy
+from . import raw, safetensors_files, safetensors_shards, torch_files, torch_legacy
 from .base import ModelFile, TensorInfo, Writer
 from .safetensors_files import SafetensorsFile
 from .safetensors_shards import Shards
@@ -132,8 +132,8 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        config = files.read_json(path)
+    except ValueError as error:
         raise FileProblem(path, f"is not JSON ({error})", "download the folder again") from error
     if not isinstance(config, dict):
         raise FileProblem(path, "is JSON, but no object", "download the folder again")
@@ -141,9 +141,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _torch_shards(index: Path) -> list[str]:
-    names = sorted({str(name) for name in read_config(index).get("weight_map", {}).values()})
+    names = sorted(set(safetensors_shards.weight_map(index).values()))
     for name in names:
-        if not name or Path(name).name != name or not index.with_name(name).is_file():
+        if not index.with_name(name).is_file():
             raise FileProblem(index, f"names the shard {name!r}, which is missing", "download the folder again")
     return names
 
@@ -224,7 +224,8 @@ def _copy_other_files(source: Path, target: Path) -> None:
         hidden = any(part.startswith(".") for part in inner.parts)
         if file.is_file() and not hidden and not file.name.endswith(_OTHER_WEIGHTS):
             (target / inner).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target / inner)
+            with (target / inner).open("wb") as stream:
+                raw.copy(file, 0, file.stat().st_size, stream)  # its size and no more: links may lead anywhere
 
 
 def build(config: dict[str, Any]) -> nn.Module:

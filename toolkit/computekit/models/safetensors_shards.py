@@ -49,10 +49,10 @@ def read(path: Path, _trust_pickle: bool = False) -> ShardedFile:
     Raises:
         FileProblem: the index is none, or index and shards do not belong together.
     """
-    weight_map = _weight_map(path)
+    where = weight_map(path)
     entries: dict[str, Entry] = {}
     notes: dict[str, str] = {}
-    for shard in sorted(set(weight_map.values())):
+    for shard in sorted(set(where.values())):
         file = path.with_name(shard)
         if not file.is_file():
             raise FileProblem(path, f"names the shard {shard}, which is missing", "download the folder again")
@@ -61,22 +61,26 @@ def read(path: Path, _trust_pickle: bool = False) -> ShardedFile:
         found, own = header(file)
         notes.update(own)
         for name, entry in found.items():
-            if weight_map.get(name) != shard:
+            if where.get(name) != shard:
                 raise FileProblem(file, f"holds tensor {name!r}, which the index does not place there")
             entries[name] = entry
-    missing = [name for name in weight_map if name not in entries]
+    missing = [name for name in where if name not in entries]
     if missing:
         raise FileProblem(path, f"names tensor {missing[0]!r}, which no shard holds", "download the folder again")
     return ShardedFile(path, "sharded safetensors", entries=entries, aliases=aliases(entries, notes), notes=notes)
 
 
-def _weight_map(path: Path) -> dict[str, str]:
-    """Which tensor lies in which file, all of them beside the index."""
+def weight_map(path: Path) -> dict[str, str]:
+    """Which tensor lies in which file, by the index ``path``: all of them beside it.
+
+    Raises:
+        FileProblem: it is no index, or names files elsewhere.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        found = files.read_json(path)["weight_map"]
         names = list(found.values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileProblem(path, "is not an index of safetensors shards", "it needs a weight_map") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileProblem(path, "is not an index of shards", "it needs a weight_map") from error
     for name in names:
         if not isinstance(name, str) or not name or Path(name).name != name:
             raise FileProblem(path, f"names the shard {str(name)[:40]!r}, which is not a plain file name")
