@@ -4,7 +4,8 @@
     python scripts/plugin_docs.py --check   # exit 1 if something is out of date
 
 The manual comes from the hooks' own signatures and docstrings (hookspecs.py, and the hooks that our plugins declare),
-the code from the templates of ``computekit plugins new``. A test runs the check.
+the code from the templates of ``computekit plugins new``, the reference from what plugins import (`api_docs`). A test
+runs the check.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import api_docs
 
 from computekit import contracts, verbs
 from computekit.commands.new import KINDS, render
@@ -58,7 +61,7 @@ def manual() -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated file, by path, as it should be."""
-    wanted = {FOLDER / "hooks.md": _formatted(manual())}
+    wanted = {FOLDER / "hooks.md": _formatted(manual()), FOLDER / "api.md": _formatted(api_docs.reference())}
     for page in sorted(FOLDER.glob("*.md")):
         text = page.read_text(encoding="utf-8")
         filled = BLOCK.sub(lambda match: f"{match[1]}```python\n{_code(match[2])}```\n{match[3]}", text)

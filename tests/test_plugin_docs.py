@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import computekit
 from computekit.commands.new import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,8 +33,25 @@ def test_every_kind_has_its_page(kind: str) -> None:
 
 def test_every_link_leads_somewhere() -> None:
     for page in DOCS.glob("*.md"):
-        for target in re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+            aim = page.parent / target if target else page
+            assert aim.exists(), f"{page.name}: {target}"
+            headings = re.findall(r"^#+ (.*)$", aim.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+            assert not anchor or anchor in {_anchor(heading) for heading in headings}, f"{page.name}: {target}#{anchor}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_public_name_has_its_place() -> None:
+    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("api.md", "hooks.md"))
+    places = {*re.findall(r"^##+ (?:computekit\.testing\.)?(\w+)$", text, re.MULTILINE)}
+    elsewhere = {"__version__", "errors", "hookspecs", "options"} | {"API_VERSION", "hookimpl", "hookspec"}
+    assert set(computekit.__all__) - places == elsewhere
+    assert {"`computekit.API_VERSION`", "`computekit.hookimpl`", "`computekit.hookspec`"} <= set(
+        re.findall(r"`[\w.]+`", text)
+    )
 
 
 def test_the_tutorial_is_forty_lines_of_code() -> None:

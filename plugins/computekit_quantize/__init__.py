@@ -7,23 +7,37 @@ from typing import TYPE_CHECKING
 import computekit
 from computekit import hookspecs, implements
 
-from . import schemes
+from . import backend, schemes
+from .backend import Backend, Export
 from .schemes import Scheme
 
 if TYPE_CHECKING:
     import pluggy
 
-__all__ = ["Scheme"]
+__all__ = ["Backend", "Export", "Scheme"]
 
 
 @implements(hookspecs.computekit_addhooks)
 def computekit_addhooks(manager: pluggy.PluginManager) -> None:
     manager.add_hookspecs(schemes)
+    manager.add_hookspecs(backend)
 
 
 @implements(schemes.computekit_quantization_schemes)
 def computekit_quantization_schemes() -> list[Scheme]:
     return schemes.BUILT_IN
+
+
+@implements(backend.computekit_quantization_backends)
+def computekit_quantization_backends() -> list[Backend]:
+    from . import onnx_backend, openvino_backend, torch_backends
+
+    return [torch_backends.TORCH, torch_backends.COMPILE, onnx_backend.BACKEND, openvino_backend.BACKEND]
+
+
+@implements(hookspecs.computekit_runtimes)
+def computekit_runtimes() -> list[computekit.Runtime]:
+    return [computekit.Runtime(b.name, b.summary, b.load) for b in backend.known().values()]
 
 
 @implements(hookspecs.computekit_steps)

@@ -9,7 +9,7 @@ import click
 import computekit
 from computekit import options
 
-from . import activations, calibration, flow, goal, plan, qat
+from . import activations, calibration, flow, goal, plan, qat, race
 
 
 @click.command()
@@ -19,6 +19,7 @@ from . import activations, calibration, flow, goal, plan, qat
 @calibration.calibration_options
 @activations.observer
 @qat.tuning_options
+@race.race_options
 @options.arch()
 @options.trust_pickle
 @click.option("--allow-noop", is_flag=True, help="Write the file even if little of it can be quantized.")

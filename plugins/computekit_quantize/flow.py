@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 import computekit
 from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 
-from . import activations, fitting, huggingface, plan, qat, writing
+from . import activations, backend, candidates, fitting, huggingface, plan, qat, race
+from .backend import AUTO
 from .calibration import Calibration
+from .candidates import Prepared
 from .clock import Deadline
 from .coverage import Coverage
 from .goal import Goal
@@ -40,6 +43,7 @@ class Job:
     calibration: Calibration
     observer: str
     tuning: Tuning
+    race: race.Race
     arch: ArchRef | None
     trust_pickle: bool
     allow_noop: bool
@@ -65,42 +69,84 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
             data; nothing is written then.
     """
     deadline = Deadline(job.goal.time_budget)
-    treatment = job.request.treatment
-    static = treatment.activations == "static"
-    if not treatment.scheme.needs_data and not static:
-        job.calibration.check_unused(treatment.scheme.name)
     source = _open(job)
     run.input(job.model)
-    decisions = plan.make(source, job.request)
     if job.dry_run:
+        request = job.request if job.request.scheme else replace(job.request, scheme="int8")
+        decisions = plan.make(source, request)
         run.show(Coverage(decisions).tensor_table())
         _put_coverage(run, Coverage(decisions))
         return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        weights = source
+        if job.request.backend == AUTO:
+            if job.tuning.epochs:
+                raise click.UsageError("--qat-epochs tunes for one backend: name it instead of auto")
+            prepared = race.run(run, job, source, deadline, Path(scratch), _stem(run, job, source))
+        else:
+            prepared, weights = _asked(run, job, source, Path(scratch))
+        return _write(run, job, source, weights, prepared, deadline)
+
+
+def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) -> tuple[Prepared, ModelFile]:
+    """What the options ask for, without a choice of backends; and the file with the weights, which may be changed."""
+    chosen = backend.get(job.request.backend)
+    chosen.check_present()
+    candidate = candidates.make(chosen, job.request, bool(job.calibration.data or job.goal.data))
+    treatment = candidate.request.treatment
+    static = treatment.activations == "static"
+    if not treatment.scheme.needs_data and candidate.activations != "static":
+        job.calibration.check_unused(treatment.scheme.name)
+    decisions = plan.make(source, candidate.request)
     _check_coverage(job, Coverage(decisions))
     _tell_groups(run, job, decisions)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        weights = source
-        if job.tuning.epochs:
-            if static:
-                decisions = activations.calibrated(run, job, source, decisions)
-            weights = qat.tuned(run, job, source, decisions, folder / job.model.name)
-        if treatment.scheme.needs_data:
-            weights, decisions = fitting.fit(run, job, weights, decisions, folder / f"folded-{job.model.name}")
+    stem, weights = _stem(run, job, source), source
+    if job.tuning.epochs:
         if static:
-            decisions = activations.calibrated(run, replace(job, model=weights.path), weights, decisions)
-        trial = None
-        if job.goal.data is not None:
-            trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
-            decisions = trial.choose(decisions, job.goal.objective_for(treatment.activations))
-        target = stack.enter_context(run.writing(source.beside(job.request.scheme)))
-        writing.write(run, weights, target, decisions, treatment)
+            decisions = activations.calibrated(run, job, source, decisions)
+        weights = qat.tuned(run, job, source, decisions, scratch / job.model.name)
+    if treatment.scheme.needs_data:
+        weights, decisions = fitting.fit(run, job, weights, decisions, scratch / f"folded-{job.model.name}")
+    job = replace(job, model=weights.path)
+    if static:
+        decisions = activations.calibrated(run, job, weights, decisions)
+    folder = scratch / "program"
+    folder.mkdir()
+    return candidates.prepare(run, job, candidate, decisions, folder, stem), weights
+
+
+def _write(
+    run: computekit.StepRun, job: Job, source: ModelFile, weights: ModelFile, prepared: Prepared, deadline: Deadline
+) -> int:
+    """Choose what stays as it is, write the file and fill the record; returns the exit status."""
+    request = prepared.candidate.request
+    trial = None
+    if job.goal.data is not None:
+        trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
+        if not prepared.files and job.request.backend != AUTO:
+            objective = job.goal.objective_for(request.treatment.activations)
+            prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
+    with run.writing(source.beside(job.request.scheme or AUTO), companions=bool(prepared.files)) as target:
+        prepared.write(run, weights, target)
         size = _check_smaller(job, target)
         if trial is not None:
             trial.check(target)
+    decisions = prepared.decisions
     _put_sizes(run, job, source, decisions, size)
+    if prepared.runtime is not None:
+        run.put("backend", prepared.candidate.backend.name)
+    if prepared.files:
+        names = ", ".join(path.name for path in prepared.files)
+        run.put("program_bytes", prepared.file_bytes, "B", method=f"bytes of {names}, which runs the model")
     _put_coverage(run, Coverage(decisions))
     return trial.status() if trial is not None else 0
+
+
+def _stem(run: computekit.StepRun, job: Job, source: ModelFile) -> str:
+    """What the files of a program are called, without their endings: as the model file, or ``model`` in a folder."""
+    if job.model.is_dir():
+        return "model"
+    return run.output(source.beside(job.request.scheme or AUTO)).stem
 
 
 def _open(job: Job) -> ModelFile:

@@ -14,6 +14,7 @@ import click
 from computekit import UnknownName, options
 from computekit.models import ModelFile, TensorInfo, roles
 
+from . import backend as backends
 from . import huggingface, schemes
 from .schemes import Scheme
 
@@ -148,28 +149,29 @@ class Request:
     """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns over tensor names.
 
     Exclusion wins. ``scheme`` is the name of a scheme, ``group_size`` None what suits it. ``rest`` is "bf16" or "fp16"
-    for what is not quantized, and for the arithmetic around it; None leaves both as they are.
+    for what is not quantized, and for the arithmetic around it; None leaves both as they are. ``activations`` None is
+    what suits the ``backend``. With the backend "auto", ``scheme`` may be empty: any of those that there are.
     """
 
     scheme: str
     group_size: int | None = None
-    activations: str = "float"
+    activations: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     rest: str | None = None
+    backend: str = "torch"
 
     @functools.cached_property
     def treatment(self) -> Treatment:
         """What every weight is asked to get; raises UnknownName for the scheme, click.UsageError for what clashes."""
         scheme = schemes.get(self.scheme)
         group = self.group_size or scheme.default_group
-        if self.activations != "float" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
-            raise click.UsageError(
-                f"--activations {self.activations} needs 8-bit weights with one scale per row: --int8"
-            )
+        activations = self.activations or "float"
+        if activations != "float" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
+            raise click.UsageError(f"--activations {activations} needs 8-bit weights with one scale per row: --int8")
         if self.activations == "static" and self.rest is not None:
             raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")
-        return Treatment(scheme, group, self.activations)
+        return Treatment(scheme, group, activations)
 
     @functools.cached_property
     def half(self) -> Treatment | None:
@@ -179,14 +181,14 @@ class Request:
         return None if self.rest is None else Treatment(schemes.get(self.rest), None)
 
 
-def _request(int8: bool, int4: bool, scheme: str | None, **others: Any) -> Request:
+def _request(int8: bool, int4: bool, scheme: str | None, backend: str | None, **others: Any) -> Request:
     """The request that the options name; click.UsageError for no scheme and for several."""
     named = {name for name, given in (("int8", int8), ("int4", int4), (scheme, scheme)) if given and name}
-    if not named:
+    if not named and backend != backends.AUTO:
         raise click.UsageError("say how to quantize: --int8, --int4 or --scheme NAME")
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(sorted(named))} are two schemes; choose one of --int8, --int4, --scheme")
-    return Request(named.pop(), **others)
+    return Request(named.pop() if named else "", backend=backend or "torch", **others)
 
 
 request_options = options.gathered(
@@ -198,9 +200,11 @@ request_options = options.gathered(
                  help="A scheme by name; plugins add more."),
     click.option("--group-size", type=click.IntRange(min=1),
                  help="Values that share a scale.  [default: int8 a row, int4 32]"),
-    click.option("--activations", type=click.Choice(["float", "dynamic", "static"]), default="float", show_default=True,
+    click.option("--activations", type=click.Choice(["float", "dynamic", "static"]),
                  help="dynamic: linear layers compute in 8-bit integers on the CPU, with a scale per token; "
-                      "static: convolutions too, with scales from --calibration. Needs --int8."),
+                      "static: convolutions too, with scales from --calibration. Needs --int8.  "
+                      "[default: float; what is fastest for onnx and openvino]"),
+    backends.option,
     click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'."),
     click.option("--rest", type=click.Choice(["bf16", "fp16"]),
                  help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),

@@ -19,17 +19,26 @@ if TYPE_CHECKING:
 
 
 def write(
-    run: computekit.StepRun, source: ModelFile, target: Path, decisions: list[Decision], asked: Treatment
+    run: computekit.StepRun,
+    source: ModelFile,
+    target: Path,
+    decisions: list[Decision],
+    asked: Treatment,
+    runtime: dict[str, Any] | None = None,
 ) -> None:
     """Stream every tensor of ``source`` to ``target``, quantizing those that the plan chose.
 
-    The file remembers what was ``asked`` for, and which layers compute with rounded inputs.
+    The file remembers what was ``asked`` for, which layers compute with rounded inputs, and the ``runtime`` that runs
+    it.
     """
     from computekit.models import compressed, rewrite
 
     from . import huggingface
 
-    metadata = {**source.metadata, "compression": describe(decisions, asked)}
+    compression = describe(decisions, asked)
+    if runtime is not None:
+        compression["runtime"] = runtime
+    metadata = {**source.metadata, "compression": compression}
     if huggingface.is_folder(source) and any(d.quantized and d.treatment.scheme.bits < 16 for d in decisions):
         metadata["quantization_config"] = huggingface.quantization_config(decisions)
     by_name = {name: decision for decision in decisions for name in decision.names}

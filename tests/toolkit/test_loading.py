@@ -55,6 +55,14 @@ BROKEN = {
         "import computekit\n@computekit.hookimpl\ndef computekit_commands(theme): return []",
         "needs a newer computekit: computekit_commands has no argument 'theme' here (it has: none)",
     ),
+    "wrapper": (
+        "import computekit\n@computekit.hookimpl(wrapper=True)\ndef computekit_steps(): return (yield)",
+        "computekit_steps is written as a wrapper, but a plugin sees only what it contributes itself",
+    ),
+    "old-wrapper": (
+        "import computekit\n@computekit.hookimpl(hookwrapper=True)\ndef computekit_steps(): yield",
+        "computekit_steps is written as a wrapper",
+    ),
     "bad-addhooks": (
         "import computekit\n@computekit.hookimpl\ndef computekit_addhooks(manager): manager.add_hookspecs(object())",
         "did not find any 'computekit' hooks",

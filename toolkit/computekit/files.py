@@ -21,14 +21,15 @@ _MAX_JSON_BYTES = 100_000_000
 
 
 @contextmanager
-def atomic(target: str | Path) -> Iterator[Path]:
+def atomic(target: str | Path, companions: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``target``; on success fsync it and rename it over ``target``.
 
     On any error, Ctrl-C included, the temporary file (or folder) is removed and ``target`` stays as it was. A killed
     process may leave a hidden ``.NAME.XXXX.tmp`` file behind, never a damaged target.
 
     An index (``*.index.json``) has shards, which the block writes beside the temporary path, under names that no other
-    version's shards have. They take their places first; the index, whose renaming decides, comes last.
+    version's shards have. They take their places first; the index, whose renaming decides, comes last. With
+    ``companions`` the same holds for a file, whatever lies beside its temporary path when the block ends.
 
     Raises:
         FileProblem: the folder is missing or not writable, or the disk is full.
@@ -36,14 +37,17 @@ def atomic(target: str | Path) -> Iterator[Path]:
     target = Path(target)
     check_writable(target)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    temporary = hidden / target.name if is_index(target) else hidden
+    apart = is_index(target) or companions
+    temporary = hidden / target.name if apart else hidden
     try:
-        if is_index(target):
+        if apart:
             hidden.mkdir()
         yield temporary
         sync(temporary)
         if is_index(target):
             _replace_index(temporary, target)
+        elif apart:
+            _replace_with_companions(temporary, target)
         elif temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
@@ -191,6 +195,17 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _replace_with_companions(new: Path, old: Path) -> None:
+    """Move a file and all that lies beside it to where ``old`` is; the file itself comes last."""
+    for companion in sorted(new.parent.iterdir()):
+        if companion != new:
+            sync(companion)
+            companion.replace(old.with_name(companion.name))
+    _sync_folder(old.parent)
+    new.replace(old)
+    new.parent.rmdir()
 
 
 def _replace_index(new: Path, old: Path) -> None:

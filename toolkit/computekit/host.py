@@ -313,10 +313,12 @@ class Host(Guard):
     def _check_hooks(self, loaded: LoadedPlugin) -> None:
         known = [n for n in vars(self.manager.hook) if not n.startswith("_") and getattr(self.manager.hook, n).spec]
         for caller in self.manager.get_hookcallers(loaded.plugin) or []:
-            if caller.spec is not None:
-                continue
             impl = next(i for i in caller.get_hookimpls() if i.plugin is loaded.plugin)
-            if impl.optionalhook:
+            if impl.wrapper or impl.hookwrapper:
+                raise PluginRefused(
+                    f"{caller.name} is written as a wrapper, but a plugin sees only what it contributes itself"
+                )
+            if caller.spec is not None or impl.optionalhook:
                 continue
             near = nearest(caller.name, known)
             raise PluginRefused(

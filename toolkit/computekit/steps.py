@@ -18,7 +18,7 @@ import click
 
 from . import devices, files, host, loading, records, tables
 from .hashing import Hashing
-from .records import FileRef, Lineage, Quantity, Record, Row
+from .records import FileRef, How, Lineage, Quantity, Record, Row
 from .verbs import loaded
 
 if TYPE_CHECKING:
@@ -99,14 +99,16 @@ class StepRun:
         return path
 
     @contextmanager
-    def writing(self, default: Path | str) -> Iterator[Path]:
+    def writing(self, default: Path | str, companions: bool = False) -> Iterator[Path]:
         """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well.
+
+        With ``companions``, so do the files that the block writes beside it (see `files.atomic`).
 
         Raises:
             FileProblem: an input changed while it was read; the target stays as it was.
         """
         target = self.output(default)
-        with files.atomic(target) as temporary:
+        with files.atomic(target, companions) as temporary:
             yield temporary
             hashing = Hashing(temporary)
             files.sync(temporary)  # beside the hashing
@@ -123,13 +125,31 @@ class StepRun:
         files.check_spares(target, [hashing.path for hashing in self._inputs])
         return target
 
-    def put(self, key: str, value: float | int | str | None, unit: str = "", **about: Any) -> None:
-        """Add a quantity to the row of this run's own output; ``about`` is the rest of `Quantity`."""
-        self._own_row().quantities[key] = Quantity(value=value, unit=unit, **about)
+    def put(
+        self,
+        key: str,
+        value: float | int | str,
+        unit: str = "",
+        *,
+        how: How = "computed",
+        interval: tuple[float, float] | None = None,
+        confidence: float | None = None,
+        method: str | None = None,
+        samples: list[float] | None = None,
+    ) -> None:
+        """Add a quantity to the row of this run's own output.
+
+        ``how`` is "measured", "computed", "catalog" or "given". ``interval`` is the confidence interval in ``unit``, at
+        level ``confidence``; ``method`` says how the value or its interval was obtained; ``samples`` are raw
+        measurements in the order taken.
+        """
+        self._own_row().quantities[key] = Quantity(
+            value=value, unit=unit, how=how, interval=interval, confidence=confidence, method=method, samples=samples
+        )
 
     def unknown(self, key: str, reason: str, unit: str = "") -> None:
         """Name a quantity that this run could not find out, and why."""
-        self.put(key, None, unit, reason=reason)
+        self._own_row().quantities[key] = Quantity(unit=unit, reason=reason)
 
     def row(self, label: str, sha256: str | None = None) -> Row:
         """A new row, for a step that reports on several subjects."""

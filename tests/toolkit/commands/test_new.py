@@ -82,6 +82,7 @@ def test_code_is_formatted_and_sorted_for_any_name(name: str, tmp_path: Path) ->
         (["digits", "--kind", "dataset"], 1, "the dataset 'digits' exists already"),
         (["safetensors", "--kind", "format"], 1, "the format 'safetensors' exists already"),
         (["int8", "--kind", "scheme"], 1, "the scheme 'int8' exists already"),
+        (["openvino", "--kind", "backend"], 1, "the backend 'openvino' exists already"),
         (["taylor", "--kind", "criterion"], 1, "the criterion 'taylor' exists already"),
         (["mse", "--kind", "loss"], 1, "the loss 'mse' exists already"),
         (["server", "--kind", "scenario"], 1, "the scenario 'server' exists already"),

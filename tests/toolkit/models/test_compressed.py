@@ -14,10 +14,14 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 @st.composite
 def weights(draw: st.DrawFn) -> torch.Tensor:
-    """Matrices and convolution kernels of any dtype, with rows of very different size, zeros and outliers."""
+    """Matrices and convolution kernels of any dtype, with rows of very different size, zeros and outliers.
+
+    Some are so small that all their values are subnormal numbers.
+    """
     shape = draw(st.lists(st.integers(1, 9), min_size=2, max_size=4))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     weight = torch.randn(shape, generator=generator)
+    weight *= 10.0 ** draw(st.sampled_from([0, 0, -7, -40]))
     weight *= 10.0 ** torch.randint(-4, 4, (shape[0], *[1] * (len(shape) - 1)), generator=generator)
     weight[torch.rand(shape, generator=generator) < draw(st.sampled_from([0.0, 0.3, 1.0]))] = 0
     return weight.to(draw(st.sampled_from(DTYPES)))
@@ -34,7 +38,8 @@ def test_every_value_comes_back_within_half_a_step(
     size = compressed.group_size(columns, group)
     step = packed.scale.double().repeat_interleave(size, 1)[:, :columns].reshape(weight.shape)
     # the product of integer and scale is rounded once more, to the weight's own precision
-    rounding = torch.finfo(weight.dtype).eps * weight.double().abs() + torch.finfo(weight.dtype).tiny
+    about = torch.finfo(weight.dtype)
+    rounding = about.eps * (weight.double().abs() + about.tiny)
     assert bool(((back.double() - weight.double()).abs() <= step * 0.5001 + rounding).all())
 
 
@@ -64,7 +69,8 @@ def test_float8_keeps_three_bits_of_every_value_that_is_not_tiny(weight: torch.T
     scale = packed.scale.double().repeat_interleave(compressed.group_size(weight[0].numel(), group), 1)
     step = scale[:, : weight[0].numel()].reshape(weight.shape) * 2**-9  # between the smallest values of the type
     error = (packed.dequantize().double() - weight.double()).abs()
-    rounding = torch.finfo(weight.dtype).eps * weight.double().abs() + torch.finfo(weight.dtype).tiny
+    about = torch.finfo(weight.dtype)
+    rounding = about.eps * (weight.double().abs() + about.tiny)
     assert bool((error <= torch.maximum(weight.double().abs() / 16, step / 2) * 1.001 + rounding).all())
 
 

@@ -41,6 +41,12 @@ KINDS = {
         "computekit_quantization_schemes",
         "quantize",
     ),
+    "backend": Kind(
+        "A backend that runs quantized models.",
+        "computekit quantize --int8 --backend @NAME@ model.pt",
+        "computekit_quantization_backends",
+        "quantize",
+    ),
     "criterion": Kind(
         "A pruning criterion.", "computekit prune --criterion @NAME@ model.pt", "computekit_prune_criteria", "prune"
     ),

@@ -205,20 +205,28 @@ def quantize(
         part = slice(start, start + step)
         chunk = _grouped(rows[part].to(exact), size)
         low, high = chunk.amin(2), chunk.amax(2)  # both vectorized; torch.aminmax is not, and takes 15 times as long
-        if zero_points:
-            ideal = (high.clamp_min_(0) - low.clamp_max_(0)) / (2 * half - 1)
-        else:
-            ideal = torch.maximum(high / (half - 0.5), low / -(half + 0.5))
+        ideal = _step(low, high, half, zero_points)
+        if bool((ideal < torch.finfo(exact).tiny).any()):  # a subnormal quotient has few digits, or none
+            ideal = _step(low.double(), high.double(), half, zero_points)
         if not bool(torch.isfinite(ideal).all()):
             raise NonFinite(name)
         scale[part] = _round_up(ideal.where(ideal > 0, 1.0), weight.dtype)
         fine = scale[part].to(exact)
         chunk = chunk / fine.unsqueeze(2)
         if zero is not None:
-            zero[part] = (-half - low / fine).round_().clamp_(-half, half - 1)
+            zero[part] = (-half - low.clamp_max(0) / fine).round_().clamp_(-half, half - 1)
             chunk += zero[part].unsqueeze(2)
         values[part] = chunk.round_().clamp_(-half, half - 1).flatten(1)[:, : rows.shape[1]]
     return QuantizedWeight(values.reshape(weight.shape), scale, bits, zero)
+
+
+def _step(low: torch.Tensor, high: torch.Tensor, half: int, zero_points: bool) -> torch.Tensor:
+    """The scale of groups that reach from ``low`` to ``high`` on a grid of 2 * ``half`` integers; see `quantize`."""
+    import torch
+
+    if zero_points:
+        return (high.clamp_min(0) - low.clamp_max(0)) / (2 * half - 1)
+    return torch.maximum(high / (half - 0.5), low / -(half + 0.5))
 
 
 def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = "weight") -> QuantizedWeight:
@@ -240,7 +248,7 @@ def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = 
     if not bool(torch.isfinite(largest).all()):
         raise NonFinite(name)
     full = torch.finfo(torch.float8_e4m3fn).max
-    scale = _round_up((largest / full).where(largest > 0, 1.0), weight.dtype)
+    scale = _round_up((largest.double() / full).where(largest > 0, 1.0), weight.dtype)
     values = (chunk / scale.to(exact).unsqueeze(2)).clamp_(-full, full).to(torch.float8_e4m3fn)
     return QuantizedWeight(values.flatten(1)[:, : rows.shape[1]].reshape(weight.shape), scale)
 
@@ -293,7 +301,8 @@ def _round_up(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     import torch
 
     rounded = scale.to(dtype)
-    if dtype.itemsize != 2:
+    integers = {2: torch.int16, 4: torch.int32}.get(dtype.itemsize)
+    if integers is None or dtype == scale.dtype:
         return rounded
-    above = (rounded.view(torch.int16) + 1).view(dtype)
+    above = (rounded.view(integers) + 1).view(dtype)
     return above.where(rounded.to(scale.dtype) < scale, rounded)

@@ -1,0 +1,97 @@
+"""The backend ``onnx``: ONNX Runtime on the CPU, with its own 8-bit quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .backend import Backend, Export
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from computekit import ModelFile
+
+_BATCH = 8
+
+
+def _export(job: Export, stem: Path) -> dict[str, Any]:
+    """Write ``stem.onnx``: weights in 8 bits with a scale per channel; activations dynamic or, calibrated, static."""
+    import tempfile
+
+    import torch
+    from onnxruntime import quantization
+    from onnxruntime.quantization import shape_inference
+
+    from . import programs
+
+    program, about = programs.exported(job)
+    target = stem.with_name(f"{stem.name}.onnx")
+    with tempfile.TemporaryDirectory() as folder, programs.quiet():
+        plain, prepared = Path(folder, "plain.onnx"), Path(folder, "prepared.onnx")
+        made = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=about["inputs"])
+        assert made is not None
+        made.save(plain)
+        shape_inference.quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
+        if job.activations == "dynamic":
+            quantization.quantize_dynamic(prepared, target, per_channel=True, weight_type=quantization.QuantType.QInt8)
+        else:
+            quantization.quantize_static(
+                str(prepared), str(target), _Reader(job, about["inputs"]), per_channel=True,
+                quant_format=quantization.QuantFormat.QDQ, op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+            )  # fmt: skip
+    return about
+
+
+class _Reader:
+    """Hands the calibration samples to ONNX Runtime, a few at a time (its `CalibrationDataReader`)."""
+
+    def __init__(self, job: Export, names: list[str]) -> None:
+        self._batches = self._feeds(job)
+
+    def _feeds(self, job: Export) -> Iterator[dict[str, Any]]:
+        import torch
+
+        from . import programs
+
+        assert job.calibration is not None
+        for piece in torch.split(job.calibration, _BATCH):
+            yield {name: value.numpy() for name, value in programs.inputs_of(job.module, piece).items()}
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._batches, None)
+
+
+def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
+    import torch
+
+    BACKEND.check_present()
+    import onnxruntime
+
+    from computekit import FileProblem
+
+    from . import programs
+
+    about, [path] = programs.find(source)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = torch.get_num_threads()
+    settings.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own exceptions share no class
+        raise FileProblem(path, "cannot be run by this ONNX Runtime", str(error).splitlines()[0][:200]) from error
+    names = [each.name for each in session.get_inputs()]
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        feeds = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+        return [torch.from_numpy(output) for output in session.run(None, feeds)]
+
+    return programs.Program(run, about).eval()
+
+
+BACKEND = Backend(
+    "onnx", "ONNX Runtime, exported beside the file", _load, _export, extra="onnx",
+    packages=("onnx", "onnxscript", "onnxruntime"), activations=("static", "dynamic"), bits=(8,),
+)  # fmt: skip

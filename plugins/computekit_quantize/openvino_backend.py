@@ -1,0 +1,90 @@
+"""The backend ``openvino``: OpenVINO on the CPU, quantized by NNCF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .backend import Backend, Export
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from computekit import ModelFile
+
+
+def _export(job: Export, stem: Path) -> dict[str, Any]:
+    """Write ``stem.xml`` and ``stem.bin``.
+
+    Calibrated, weights and activations are in 8 bits, with SmoothQuant and bias correction; otherwise the weights alone
+    are in fewer bits, a scale per channel (8) or per group of 64 (4).
+    """
+    import openvino
+    import torch
+
+    from . import programs
+
+    program, about = programs.exported(job)
+    with programs.quiet():
+        import nncf
+
+        model = openvino.convert_model(program)
+        if job.activations == "static":
+            assert job.calibration is not None
+            samples = [tuple(v.numpy() for v in _call(job, sample)) for sample in torch.split(job.calibration, 1)]
+            tokens = not job.example.is_floating_point()
+            model = nncf.quantize(
+                model, nncf.Dataset(samples), subset_size=len(samples), fast_bias_correction=True,
+                preset=nncf.QuantizationPreset.MIXED if tokens else nncf.QuantizationPreset.PERFORMANCE,
+                model_type=nncf.ModelType.TRANSFORMER if tokens else None,
+            )  # fmt: skip
+        elif job.bits < 16:
+            mode = nncf.CompressWeightsMode.INT8_SYM if job.bits == 8 else nncf.CompressWeightsMode.INT4_SYM
+            model = nncf.compress_weights(model, mode=mode, **({} if job.bits == 8 else {"group_size": 64}))
+        openvino.save_model(model, stem.with_name(f"{stem.name}.xml"), compress_to_fp16=job.half is not None)
+    return {**about, "precision": {"bf16": "bf16", "fp16": "f16"}.get(job.half or "", "f32")}
+
+
+def _call(job: Export, sample: torch.Tensor) -> list[torch.Tensor]:
+    from . import programs
+
+    return list(programs.inputs_of(job.module, sample).values())
+
+
+def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
+    import torch
+
+    BACKEND.check_present()
+    import openvino
+
+    from computekit import FileProblem
+
+    from . import programs
+
+    about, paths = programs.find(source)
+    binary, xml = sorted(paths, key=lambda path: path.suffix)
+    settings = {
+        "INFERENCE_PRECISION_HINT": about["precision"],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    try:
+        core = openvino.Core()
+        compiled = core.compile_model(core.read_model(xml, binary), "CPU", settings)
+    except RuntimeError as error:
+        raise FileProblem(xml, "cannot be run by this OpenVINO", str(error).splitlines()[0][:200]) from error
+    request = compiled.create_infer_request()
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        results = request.infer([value.contiguous().numpy() for value in inputs], share_inputs=True)
+        return [torch.from_numpy(results[port].copy()) for port in compiled.outputs]
+
+    return programs.Program(run, about).eval()
+
+
+BACKEND = Backend(
+    "openvino", "OpenVINO, exported beside the file", _load, _export, extra="openvino",
+    packages=("openvino", "nncf"), activations=("static", "float"),
+)  # fmt: skip

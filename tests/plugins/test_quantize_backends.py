@@ -1,0 +1,218 @@
+"""Backends: what is saved gives back what runs fast, programs beside the file included."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import computekit
+import computekit_quantize
+from computekit import host
+from computekit.cli import main
+from computekit.models import ArchRef, save_module
+from computekit.testing import make_model
+from computekit_quantize import Backend, Export, programs
+
+
+def quantize(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["quantize", *words])
+    assert result.exit_code == code, result.stderr
+    return result.stderr if code else result.stdout
+
+
+def inputs(count: int = 5) -> torch.Tensor:
+    return torch.randn(count, 64, generator=torch.Generator().manual_seed(0))
+
+
+class Doubled(nn.Module):
+    def __init__(self, module: nn.Module, factor: torch.Tensor) -> None:
+        super().__init__()
+        self.module, self.factor = module, factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.module(x)) * self.factor
+
+
+def _load(source: computekit.ModelFile, build: object) -> nn.Module:
+    _, [path] = programs.find(source)
+    assert callable(build)
+    return Doubled(build(), torch.load(path, weights_only=True))
+
+
+def _export(job: Export, stem: Path) -> dict[str, str]:
+    torch.save(torch.tensor(2.0), stem.with_name(f"{stem.name}.factor"))
+    return {"told": job.activations}
+
+
+@computekit.hookimpl(optionalhook=True)
+def computekit_quantization_backends() -> list[Backend]:
+    absent = Backend("absent", "needs what nobody has", _load, extra="onnx", packages=("no_such_package",))
+    return [Backend("doubling", "twice as much", _load, _export, activations=("dynamic",)), absent]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    registry = host.Host.of(("quantize", computekit_quantize), ("mine", sys.modules[__name__]))
+    monkeypatch.setattr(host, "current", lambda: registry)
+    monkeypatch.chdir(tmp_path)
+    yield make_model(tmp_path / "model.pt")
+
+
+def test_a_program_lies_beside_the_file_and_runs_it(model: Path) -> None:
+    quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.pt")
+    module, arch, metadata = computekit.load_module("out.pt")
+    assert metadata["compression"]["runtime"]["told"] == "dynamic"
+    assert list(metadata["compression"]["runtime"]["files"]) == ["out.factor"]
+    before = computekit.load_module(model)[0](inputs())
+    assert torch.cosine_similarity(module(inputs()), 2 * before).min() > 0.99
+    fresh = computekit.models.build(arch)
+    assert torch.equal(computekit.load_into(fresh, "out.pt")(inputs()), module(inputs()))
+    assert {path.name for path in Path().iterdir()} == {"model.pt", "out.pt", "out.factor", "out.pt.record.json"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: path.unlink(), "is run from out.factor, which is not beside it"),
+        (lambda path: path.write_bytes(b"other"), "is run from out.factor, which is another file now"),
+    ],
+)
+def test_a_missing_or_changed_program_is_one_line(model: Path, damage: object, problem: str) -> None:
+    quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.pt")
+    assert callable(damage)
+    damage(Path("out.factor"))
+    with pytest.raises(computekit.FileProblem, match=problem):
+        computekit.load_module("out.pt")
+
+
+def test_a_name_that_leaves_the_folder_is_refused(model: Path) -> None:
+    arch = ArchRef("mlp", {"in_features": 64, "classes": 10})
+    runtime = {"name": "doubling", "files": {"../model.pt": "0" * 64}}
+    save_module(computekit.models.build(arch), "odd.pt", arch, compression={"runtime": runtime})
+    with pytest.raises(computekit.FileProblem, match="the file is damaged"):
+        computekit.load_module("odd.pt")
+
+
+def test_what_fails_leaves_nothing_behind(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(programs, "place", full)
+    assert "the disk is full" in quantize("--int8", "--backend", "doubling", "model.pt", code=1)
+    assert [path.name for path in Path().iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--int8", "--backend", "opnvino"), "did you mean openvino?"),
+        (("--int8", "--backend", "absent"), "no_such_package"),
+        (("--int4", "--backend", "onnx"), "has no weights of 4 bits, only of 8"),
+        (("--int8", "--backend", "doubling", "--activations", "static"), "has no layers with static activations"),
+    ],
+)
+def test_what_a_backend_cannot_do_is_one_line(words: tuple[str, ...], problem: str, model: Path) -> None:
+    assert problem in quantize(*words, str(model), code=1)
+    assert [path.name for path in Path().iterdir()] == ["model.pt"]
+
+
+@pytest.mark.slow
+def test_the_race_keeps_what_computes_the_same_and_tells_of_the_others(model: Path) -> None:
+    words = ["--race-seconds", "0.01", "--race-batch", "4", "--threads", "1", "--json"]
+    told = quantize("--backend", "auto", "--scheme", "bf16", "model.pt", "-o", "auto.pt", *words)
+    record = json.loads(told)
+    race = {row["name"]: row for row in record["details"]["race"]["candidates"]}
+    assert race["absent"]["lost"] == "not installed: pip install 'computekit[onnx]'"
+    kept = [row for row in race.values() if row["file_bytes"] and not row["lost"] and "original" not in row["name"]]
+    assert len(kept) == 1
+    assert kept[0]["cosine"] > 0.997
+    assert len(kept[0]["samples_s"]) >= 7
+    assert record["details"]["race"]["clock"] == "cpu"
+    module, _, _ = computekit.load_module("auto.pt")
+    assert torch.cosine_similarity(module(inputs()).float(), computekit.load_module(model)[0](inputs())).min() > 0.99
+
+
+@pytest.mark.parametrize(("backend", "packages"), [("onnx", "onnxruntime"), ("openvino", "nncf")])
+@pytest.mark.parametrize("data", [[], ["--calibration", "digits", "--calibration-samples", "16"]])
+def test_exported_programs_compute_the_same_for_any_batch(
+    backend: str, packages: str, data: list[str], model: Path
+) -> None:
+    pytest.importorskip(packages)
+    quantize("--int8", "--backend", backend, *data, "model.pt", "-o", "out.pt")
+    module, _, _ = computekit.load_module("out.pt")
+    assert isinstance(module, programs.Program)
+    before, _, _ = computekit.load_module(model)
+    shape = (-1, 1, 8, 8) if data else (-1, 64)
+    for count in (1, 3, 7):
+        batch = inputs(count).reshape(shape)
+        assert torch.cosine_similarity(module(batch), before(batch)).min() > 0.98
+    with pytest.raises(RuntimeError, match=r"."):
+        module(torch.zeros(3, 5, 7))
+    again = CliRunner().invoke(main, ["quantize", "--int8", "out.pt"])
+    assert "is quantized already" in again.stderr
+
+
+@pytest.mark.slow
+def test_compiled_at_the_first_call_also_for_many_models_of_one_class(model: Path) -> None:
+    quantize("--int8", "--activations", "dynamic", "--backend", "compile", "model.pt", "-o", "out.pt")
+    before, _, _ = computekit.load_module(model)
+    for count in range(1, 12):
+        module, _, _ = computekit.load_module("out.pt")
+        with torch.no_grad():
+            assert torch.cosine_similarity(module(inputs(count)), before(inputs(count))).min() > 0.99
+
+
+@pytest.mark.slow
+def test_encoders_keep_their_names_masks_and_lengths(model: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("nncf")
+    config = transformers.BertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=500
+    )
+    transformers.BertModel(config).eval().save_pretrained("encoder")
+    for backend in ("onnx", "openvino"):
+        quantize("--int8", "--backend", backend, "encoder", "-o", backend)
+        module, _, _ = computekit.load_module(backend)
+        before, _, _ = computekit.load_module("encoder")
+        for batch, length in ((1, 9), (3, 20)):
+            ids = torch.randint(500, (batch, length), generator=torch.Generator().manual_seed(0))
+            mask = torch.ones_like(ids)
+            mask[-1, 5:] = 0
+            with torch.no_grad():
+                ours = module(input_ids=ids, attention_mask=mask).last_hidden_state[-1, :5]
+                theirs = before(input_ids=ids, attention_mask=mask).last_hidden_state[-1, :5]
+            assert torch.cosine_similarity(ours, theirs).min() > 0.98
+            assert module(ids).last_hidden_state.shape == (batch, length, 64)
+
+
+def test_the_fastest_that_is_near_enough_is_kept() -> None:
+    from computekit.statistics import Estimate
+    from computekit_quantize import race
+
+    def runner(name: str, speed: float, size: int, lost: str = "") -> race.Runner:
+        return race.Runner(name, bytes=size, speedup=Estimate(speed, None, 0.95, ""), cosine=speed / 10, lost=lost)
+
+    class Goal:
+        objective: str | None = None
+
+    class Job:
+        goal = Goal()
+
+    def field() -> list[race.Runner]:
+        return [runner("a", 2.0, 9), runner("b", 3.0, 10), runner("c", 4.0, 8, "cosine 0.9"), runner("d", 1.0, 5)]
+
+    best = race._choose(runners := field(), Job())  # type: ignore[arg-type]
+    assert best.name == "b"
+    assert [each.lost for each in runners] == ["slower than b", "", "cosine 0.9", "slower than b"]
+    Goal.objective = "bytes"
+    assert race._choose(field(), Job()).name == "d"  # type: ignore[arg-type]
+    assert race._choose([runner("e", 2.0, 9, "far"), runner("f", 3.0, 9, "far")], Job()).name == "f"  # type: ignore[arg-type]
+    with pytest.raises(computekit.ComputekitError, match="no candidate of --backend auto could be made"):
+        race._choose([], type("Job", (), {"goal": Goal(), "model": Path("m.pt")})())
