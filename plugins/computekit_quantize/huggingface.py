@@ -77,7 +77,7 @@ def _group(decisions: Sequence[Decision], treatment: Treatment) -> dict[str, Any
         "weights": {**values, "dynamic": False, **granularity},
     }
     if treatment.activations == "dynamic":
-        layout = "int-quantized"
+        layout = "int-quantized" if scheme.values == "int" else layout
         about["input_activations"] = {**values, "dynamic": True, "strategy": "token"}
     return {**about, "format": layout}
 

@@ -167,7 +167,8 @@ class Request:
         scheme = schemes.get(self.scheme)
         group = self.group_size or scheme.default_group
         activations = self.activations or "float"
-        if activations != "float" and (scheme.bits != 8 or scheme.values != "int" or group is not None):
+        per_row = scheme.bits == 8 and group is None
+        if activations != "float" and not (per_row and (scheme.values == "int" or activations == "dynamic")):
             raise click.UsageError(f"--activations {activations} needs 8-bit weights with one scale per row: --int8")
         if self.activations == "static" and self.rest is not None:
             raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")

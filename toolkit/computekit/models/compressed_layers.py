@@ -29,9 +29,9 @@ def compress_parameter(
 ) -> None:
     """Replace a parameter by ``weight``, of the same shape, in all its ``places`` (module, attribute).
 
-    With ``activations`` "dynamic", linear layers with 8-bit weights and a scale per row compute in integers on the CPU.
+    With ``activations`` "dynamic", linear layers with 8-bit weights and a scale per row compute in 8 bits on devices
+    that have a kernel for it.
     """
-    import torch
     from torch import nn
 
     owner, attribute = places[0]
@@ -44,7 +44,7 @@ def compress_parameter(
     for owner, attribute in places:
         base: Any = getattr(type(owner), "_uncompressed", type(owner))
         before: tuple[_Entry, ...] = getattr(type(owner), "_compressed", ())
-        in_integers = activations == "dynamic" and values.dtype == torch.int8 and weight.scale.shape[1] == 1
+        in_integers = activations == "dynamic" and values.element_size() == 1 and weight.scale.shape[1] == 1
         entry = (attribute, weight.layout, shape)
         owner.__class__ = _compressed_class(base, (*before, entry), in_integers and weight.zero_point is None)
         main = weight.layout.parts(attribute)[0]
@@ -118,14 +118,17 @@ def _embed(module: nn.Embedding, input: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """The layer in 8-bit integers. input (..., in_features) -> (..., out_features)."""
+    """The layer in 8 bits, where the device has a kernel for it. input (..., in_features) -> (..., out_features)."""
+    import torch
     from torch import nn
 
-    from . import int8_linear
+    from . import int8_linear, scaled_linear
 
-    if input.device.type != "cpu":
-        return nn.Linear.forward(module, input)
     stored = _stored(module, "weight", Layout(8))
+    if input.device.type != "cpu" or stored[""].dtype != torch.int8:
+        if scaled_linear.fits(input, stored[""]):
+            return scaled_linear.linear(input, stored[""], stored["_scale"], module.bias)
+        return nn.Linear.forward(module, input)
     return int8_linear.linear(input, stored[""], stored["_scale"], module.bias)
 
 
