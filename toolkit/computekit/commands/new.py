@@ -42,7 +42,7 @@ KINDS = {
         "quantize",
     ),
     "backend": Kind(
-        "A backend that runs quantized models.",
+        "Runs quantized models.",
         "computekit quantize --int8 --backend @NAME@ model.pt",
         "computekit_quantization_backends",
         "quantize",
