@@ -79,6 +79,9 @@ def _group(decisions: Sequence[Decision], treatment: Treatment) -> dict[str, Any
     if treatment.activations == "dynamic":
         layout = "int-quantized" if scheme.values == "int" else layout
         about["input_activations"] = {**values, "dynamic": True, "strategy": "token"}
+    elif treatment.activations == "static":
+        layout = "int-quantized"
+        about["input_activations"] = {**values, "symmetric": False, "dynamic": False, "strategy": "tensor"}
     return {**about, "format": layout}
 
 

@@ -100,3 +100,21 @@ def test_folders_of_other_quantizers_are_refused(llama: Path, tmp_path: Path) ->
     result = CliRunner().invoke(main, ["quantize", "--int8", str(folder)])
     assert result.exit_code == 1
     assert "quantized already (by gptq)" in result.stderr
+
+
+def test_transformers_reads_folders_with_static_activations(llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "static"
+    run("quantize", "--int8", "--activations", "static", "--calibration", "pydoc", llama, "-o", folder)
+    about = json.loads((folder / "config.json").read_text())["quantization_config"]
+    static = [group for group in about["config_groups"].values() if "input_activations" in group]
+    assert [group["input_activations"]["strategy"] for group in static] == ["tensor"]
+    config = transformers.AutoConfig.from_pretrained(llama)
+    ours = computekit.load_into(transformers.LlamaForCausalLM(config), folder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(llama).eval()
+    prompt = torch.arange(40)[None]
+    with torch.no_grad():
+        logits = plain(prompt).logits
+        for each in (ours(prompt).logits, theirs(prompt).logits):
+            assert torch.cosine_similarity(each, logits, -1).min() > 0.99
+        assert not torch.equal(ours(prompt).logits, theirs(prompt).logits)
