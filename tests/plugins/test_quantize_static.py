@@ -62,6 +62,22 @@ class Joined(nn.Module):
         return self.c(left) - self.c(F.max_pool2d(right, 3, 1, 1))
 
 
+class Shuffled(nn.Module):
+    """Half of the channels pass by each block, as in ShuffleNet: one grid for all that is ever joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.a, self.b, self.last = conv(3, 8), conv(4, 4), conv(4, 4), conv(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.first(x))
+        for layer in (self.a, self.b):
+            kept, changed = x.chunk(2, 1)
+            x = torch.cat((kept, F.relu(layer(changed))), dim=1)
+            x = x.view(x.size(0), 2, 4, x.size(2), x.size(3)).transpose(1, 2).contiguous().view(x.size(0), 8, 10, 8)
+        return self.last(x).view(x.size(0), -1)
+
+
 class Gated(nn.Module):
     """Squeeze and excitation, with floats where integers cannot do it."""
 
@@ -133,6 +149,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int] 
     "forked": (Forked, IMAGE, (2, 0)),
     "residual": (Residual, IMAGE, (1, 0)),
     "joined": (Joined, IMAGE, (1, 0)),
+    "shuffled": (Shuffled, IMAGE, (1, 0)),
     "gated": (Gated, IMAGE, (3, 0)),
     "shared": (Shared, IMAGE, (1, 0)),
     "optional": (Optional, (4, 6), (2, 0)),
@@ -385,3 +402,28 @@ def test_inputs_can_be_rounded_alone() -> None:
             rounded = module(x)
         assert torch.equal(module(x), exact)
     assert 0 < (rounded - exact).abs().max() < 0.02
+
+
+def test_code_around_a_program_may_make_views_of_what_it_gives(tmp_path: Path) -> None:
+    class Viewing(Branching):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return y.view(len(y), -1)
+
+    module, x = Viewing().eval(), torch.randn(8, *IMAGE)
+    save(module, x, tmp_path / "m.pt")
+    with torch.no_grad():
+        assert load_into(Viewing(), tmp_path / "m.pt")(x).shape == (8, 320)
+
+
+def test_a_cpu_without_the_kernels_computes_in_floats_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x = make("residual")
+    save(module, x, tmp_path / "m.pt")
+    monkeypatch.setattr(int8_static, "available", lambda: "this CPU is too old")
+    with pytest.warns(UserWarning, match="this CPU is too old; layers compute in floats"):
+        loaded = load_into(Residual(), tmp_path / "m.pt")
+    with torch.no_grad():
+        assert (loaded(x) - module(x)).abs().max() < 0.1
+    assert loaded.state_dict().keys() == torch.load(tmp_path / "m.pt").keys()

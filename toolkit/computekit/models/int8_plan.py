@@ -87,6 +87,7 @@ class Plan:
         """By the node of the layer."""
         self._sums: dict[fx.Node, Fusion] = {}
         self._wanted: dict[fx.Node, bool] = {}
+        self._joined: dict[fx.Node, bool] = {}
         for node in self.graph.nodes:
             if node.op == "call_module" and node.target in layers and len(node.all_input_nodes) == 1:
                 self.fusions[node] = self._grow(node)
@@ -95,22 +96,17 @@ class Plan:
     def sites(self) -> Iterator[tuple[str, fx.Node, fx.Node]]:
         """What calibration looks at: a layer, its input and its result.
 
-        An input that is a moved or chosen part of an integer result is given as that result: they share a grid.
+        An input that is a moved or chosen part of a value in integers is given as that value: they share a grid.
         """
-        results = self.by_result()
         for fusion in self.fusions.values():
-            origin = self._origin(fusion.input)
-            shared = origin in results and results[origin].in_integers
-            yield fusion.name, origin if shared else fusion.input, fusion.last
+            source = self._source(fusion.input)
+            yield fusion.name, source if self._in_integers(source) else fusion.input, fusion.last
 
     def shared(self) -> Iterator[list[fx.Node]]:
-        """Results that are concatenated as integers, and so have to share a grid."""
+        """Values that are concatenated as integers, and what comes of it: all have to share a grid."""
         for node in self.graph.nodes:
-            if node.target is torch.cat and self._wanted[node]:
-                origins = [self._origin(part) for part in node.all_input_nodes]
-                results = self.by_result()
-                if all(origin in results and results[origin].in_integers for origin in origins):
-                    yield [*origins, node]
+            if node.target is torch.cat and self._in_integers(node):
+                yield [*map(self._source, node.all_input_nodes), node]
 
     def by_result(self) -> dict[fx.Node, Fusion]:
         """Fusions by the node of the value that they give."""
@@ -228,19 +224,29 @@ class Plan:
 
     def _can_be_integers(self, node: fx.Node) -> bool:
         """Whether the value of ``node`` will have a grid: it is the result or the input of an integer layer."""
-        origin = self._origin(node)
-        fusion = self.by_result().get(origin)
+        source = self._source(node)
+        fusion = self.by_result().get(source)
         if fusion is not None:
-            return self.layers[fusion.name] and not any(user.op == "output" for user in origin.users)
+            return self.layers[fusion.name] and not any(user.op == "output" for user in source.users)
         return any(user in self.fusions for user in node.users)
 
-    def _origin(self, node: fx.Node) -> fx.Node:
-        """The value that ``node`` is a moved or chosen part of: an integer result, or else ``node`` itself."""
-        origin = node
+    def _in_integers(self, source: fx.Node) -> bool:
+        """Whether a `_source` is in integers, once all is settled."""
+        fusion = self.by_result().get(source)
+        if fusion is not None:
+            return fusion.in_integers
+        if source.target is not torch.cat or not self._wanted[source]:
+            return False
+        if source not in self._joined:
+            self._joined[source] = all(self._in_integers(self._source(part)) for part in source.all_input_nodes)
+        return self._joined[source]
+
+    def _source(self, node: fx.Node) -> fx.Node:
+        """The value that ``node`` is a moved or chosen part of, ``node`` itself if it is none."""
         results = self.by_result()
-        while origin not in results and self.moves(origin):
-            origin = origin.all_input_nodes[0]
-        return origin if origin in results else node
+        while node not in results and self.moves(node):
+            node = node.all_input_nodes[0]
+        return node
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

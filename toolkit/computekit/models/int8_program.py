@@ -10,12 +10,14 @@ Importing this imports torch.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map_only
 
 from . import int8_static
 from .int8_plan import Fusion, Plan
@@ -58,7 +60,13 @@ class Grids:
 
 
 def attach(module: nn.Module) -> None:
-    """Let ``module`` compute in integers, in place: each layer by itself, and what can be traced as a whole."""
+    """Let ``module`` compute in integers, in place: each layer by itself, and what can be traced as a whole.
+
+    On a CPU that cannot, it stays as it is, with a warning: it computes in floats on the same weights.
+    """
+    if int8_static.available():
+        warnings.warn(f"static activations: {int8_static.available()}; layers compute in floats", stacklevel=2)
+        return
     for layer in [part for part in module.modules() if Grids.of(part)]:
         _swap(layer, None)
     _attach_whole(module)
@@ -109,7 +117,7 @@ def _integer_class(base: type[nn.Module]) -> type[nn.Module]:
         state = self.__dict__["_int8"]
         if state.program is None:
             state.program = _build(self)
-        return state.program(*inputs)
+        return _laid_out(state.program(*inputs))
 
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.__dict__["_int8"] = _State()  # for another type or device
@@ -125,7 +133,7 @@ def _integer_class(base: type[nn.Module]) -> type[nn.Module]:
 
 def runs_integers(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
     """Whether a call of ``module`` may run integer kernels; else its own code runs, for others to look into."""
-    if module.training or int8_static.available() or torch.compiler.is_compiling():
+    if module.training or torch.compiler.is_compiling():
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
         return False
@@ -133,6 +141,13 @@ def runs_integers(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
         if type(value) is not Tensor or value.device.type != "cpu" or value.requires_grad or not value.numel():
             return False
     return not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules() if part is not module)
+
+
+def _laid_out(output: Any) -> Any:
+    """Tensors as the code around the module expects them in memory, which may make views of them."""
+    if isinstance(output, Tensor):
+        return output.contiguous()
+    return tree_map_only(Tensor, Tensor.contiguous, output)
 
 
 class _ToIntegers(nn.Module):
@@ -312,7 +327,10 @@ class _Builder:
         elif node.op == "get_attr" and node.target not in self.parts:
             owner, _, attribute = str(node.target).rpartition(".")
             self.parts[str(node.target)] = getattr(self.plan.modules[owner], attribute)
-        return self.graph.node_copy(node, mapped)
+        copied = self.graph.node_copy(node, mapped)
+        if copied.op == "call_method":  # views depend on the layout in memory, which is another here
+            copied.target = {"view": "reshape", "view_as": "reshape_as"}.get(str(node.target), node.target)
+        return copied
 
     def _as_integers(self, node: fx.Node, grid: Affine) -> tuple[fx.Node, Affine]:
         """The value on its own grid if it has one, else rounded to ``grid``, once for all who want it on that."""
