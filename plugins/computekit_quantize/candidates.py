@@ -38,12 +38,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What there is to write: the fate of each tensor, and the program of the backend (files in a scratch folder)."""
+    """What there is to write: the fate of each tensor, and the program of the backend (files in a scratch folder).
+
+    ``missed`` is why it does not compute what the original does, though nothing that was tried is nearer.
+    """
 
     candidate: Candidate
     decisions: list[Decision]
     runtime: dict[str, Any] | None
     files: list[Path]
+    missed: str = ""
 
     @property
     def file_bytes(self) -> int:

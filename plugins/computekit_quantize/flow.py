@@ -22,7 +22,7 @@ from .clock import Deadline
 from .coverage import Coverage
 from .goal import Goal
 from .qat import Tuning
-from .trial import Trial
+from .trial import MISSED, Trial
 
 if TYPE_CHECKING:
     from computekit.models import ArchRef
@@ -69,6 +69,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
             data; nothing is written then.
     """
     deadline = Deadline(job.goal.time_budget)
+    if job.request.backend != AUTO:
+        job.goal.check_searched()
     source = _open(job)
     run.input(job.model)
     if job.dry_run:
@@ -121,11 +123,15 @@ def _write(
     """Choose what stays as it is, write the file and fill the record; returns the exit status."""
     request = prepared.candidate.request
     trial = None
+    if job.goal.sensitivity and (prepared.files or job.request.backend == AUTO):
+        raise click.UsageError("--sensitivity looks into the layers of a module: --backend torch or compile")
     if job.goal.data is not None:
         trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
         if not prepared.files and job.request.backend != AUTO:
             objective = job.goal.objective_for(request.treatment.activations)
             prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
+        else:
+            trial.hold_as_it_is()
     with run.writing(source.beside(job.request.scheme or AUTO), companions=bool(prepared.files)) as target:
         prepared.write(run, weights, target)
         size = _check_smaller(job, target)
@@ -139,7 +145,8 @@ def _write(
         names = ", ".join(path.name for path in prepared.files)
         run.put("program_bytes", prepared.file_bytes, "B", method=f"bytes of {names}, which runs the model")
     _put_coverage(run, Coverage(decisions))
-    return trial.status() if trial is not None else 0
+    status = trial.status() if trial is not None else 0
+    return MISSED if prepared.missed else status
 
 
 def _stem(run: computekit.StepRun, job: Job, source: ModelFile) -> str:

@@ -63,12 +63,15 @@ class Goal:
         ]
         if self.data is None and wanting:
             raise click.UsageError(f"{' and '.join(wanting)} {'needs' if len(wanting) == 1 else 'need'} --data")
-        if self.max_drop is None and (self.objective or (self.time_budget and not self.sensitivity)):
-            raise click.UsageError("--objective and --time-budget belong to the search: say --max-drop too")
         if self.metric and ":" not in self.metric and self.metric not in METRICS:
             raise UnknownName("metric", self.metric, METRICS, "(or give package.module:callable)")
         if self.metric_direction and ":" not in (self.metric or ""):
             raise click.UsageError("--metric-direction is for a --metric of your own, module:callable")
+
+    def check_searched(self) -> None:
+        """click.UsageError for options of a search that nothing asks for."""
+        if self.max_drop is None and (self.objective or (self.time_budget and not self.sensitivity)):
+            raise click.UsageError("--objective and --time-budget belong to the search: say --max-drop too")
 
     def objective_for(self, activations: str) -> str:
         """What is made small: what was asked for, else latency where layers compute in integers, else bytes."""

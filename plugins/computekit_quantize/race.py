@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +143,7 @@ def run(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadlin
             f"nothing is faster than the original here: {best.name} runs at {best.speedup.value:.2f} of its speed"
         )
     assert best.prepared is not None
-    return best.prepared
+    return replace(best.prepared, missed=best.lost)
 
 
 def _made(
@@ -178,8 +178,6 @@ def _made(
 
 def _ways(each: backend.Backend, request: Request) -> list[Request]:
     """The requests that a backend is asked for: of the scheme and activations that were named, or of all."""
-    from dataclasses import replace
-
     found = []
     for scheme, activations, rest in _WAYS:
         bits = 16 if scheme in ("bf16", "fp16") else 8
@@ -196,8 +194,6 @@ def _ways(each: backend.Backend, request: Request) -> list[Request]:
 
 
 def _candidate(each: backend.Backend, request: Request) -> Candidate:
-    from dataclasses import replace
-
     activations = request.activations or "float"
     stored = request if each.export is None else replace(request, activations="float")
     return Candidate(each, stored, activations)

@@ -216,3 +216,21 @@ def test_the_fastest_that_is_near_enough_is_kept() -> None:
     assert race._choose([runner("e", 2.0, 9, "far"), runner("f", 3.0, 9, "far")], Job()).name == "f"  # type: ignore[arg-type]
     with pytest.raises(computekit.ComputekitError, match="no candidate of --backend auto could be made"):
         race._choose([], type("Job", (), {"goal": Goal(), "model": Path("m.pt")})())
+
+
+def test_torchscript_does_not_silently_stay_float(tmp_path: Path) -> None:
+    traced = torch.jit.trace(nn.Linear(64, 64), torch.zeros(1, 64))  # type: ignore[no-untyped-call]
+    torch.jit.save(traced, tmp_path / "script.pt")  # type: ignore[no-untyped-call]
+    told = quantize("--int8", str(tmp_path / "script.pt"), code=1)
+    assert "is torchscript, which can be read but not written; computekit convert it first" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["script.pt"]
+
+
+def test_a_program_that_loses_too_much_is_saved_with_status_3(model: Path) -> None:
+    words = ["--data", "digits", "--metric", "cosine", "--max-drop", "0"]
+    result = CliRunner().invoke(
+        main, ["quantize", "--int8", "--backend", "doubling", "model.pt", "-o", "out.pt", *words]
+    )
+    assert result.exit_code == 3, result.stderr
+    assert "Gate missed" in result.stderr
+    assert Path("out.factor").exists()

@@ -1,7 +1,8 @@
 """Linear layers on 8-bit tensor cores: weights and inputs in 8 bits, a scale per output channel and per token.
 
-Two kinds: integers (``torch._int_mm`` on CUDA), and float8_e4m3fn (``torch._scaled_mm``, on CUDA from compute
-capability 8.9, and on the CPU, slowly). Both are for layers whose sizes the kernels take; `fits` tells.
+Two kinds: integers (``torch._int_mm``: on CUDA, and on the CPU for compilers, which fuse what is around it), and
+float8_e4m3fn (``torch._scaled_mm``, on CUDA from compute capability 8.9, and on the CPU, slowly). Both are for layers
+whose sizes the kernels take; `fits` tells.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
     if weight.dtype == torch.int8:
         step = largest / 127
         integers = (rows / step).round().to(torch.int8)
-        missing = max(0, _LEAST_ROWS - rows.shape[0])
-        product = torch._int_mm(F.pad(integers, (0, 0, 0, missing)), weight.t())[: rows.shape[0]].float()
+        missing = max(0, _LEAST_ROWS - rows.shape[0]) if input.is_cuda else 0
+        if missing:
+            integers = F.pad(integers, (0, 0, 0, missing))
+        product = torch._int_mm(integers, weight.t())[: rows.shape[0]].float()
         output = (product * scale.flatten().float() * step).to(input.dtype)
     else:
         step = largest / torch.finfo(weight.dtype).max
