@@ -13,6 +13,7 @@ import click
 import computekit
 from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
+from computekit.models.formats import check_rewritable
 
 from . import activations, backend, candidates, fitting, huggingface, plan, qat, race
 from .backend import AUTO
@@ -79,6 +80,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         run.show(Coverage(decisions).tensor_table())
         _put_coverage(run, Coverage(decisions))
         return 0
+    check_rewritable(source)
     with tempfile.TemporaryDirectory() as scratch:
         weights = source
         if job.request.backend == AUTO:

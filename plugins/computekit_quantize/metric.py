@@ -58,8 +58,20 @@ class Metric(ABC):
         """
 
     @abstractmethod
+    def loss_of(self, before: Score, difference: float) -> float:
+        """How much worse a model is, in ``unit``, whose metric differs by that much from the original's, ``before``."""
+
     def drop(self, before: Score, after: Score) -> float:
         """How much worse ``after`` is than ``before``, in ``unit``."""
+        return self.loss_of(before, after.value - before.value)
+
+    def drop_interval(self, before: Score, after: Score) -> Estimate:
+        """`drop` with its paired interval where the metric has one."""
+        difference = self.difference(before, after)
+        ends = difference.interval and sorted(self.loss_of(before, end) for end in difference.interval)
+        interval = (ends[0], ends[1]) if ends else None
+        method = f"{self.unit} lost on the validation split; {difference.method}"
+        return Estimate(self.drop(before, after), interval, difference.confidence, method)
 
     def difference(self, before: Score, after: Score) -> Estimate:
         """After minus before, with a paired interval where the metric has one."""
@@ -91,17 +103,19 @@ class OfTask(Metric):
         estimate = Estimate(found.value, found.interval, about["confidence"] or 0.0, found.method)
         return Score(found.value, found.loss, estimate, found.outcomes)
 
-    def drop(self, before: Score, after: Score) -> float:
-        if self.key == "accuracy":
-            return 100 * (before.value - after.value)
-        return 100 * (after.value / before.value - 1)
+    def loss_of(self, before: Score, difference: float) -> float:
+        return -100 * difference if self.key == "accuracy" else 100 * difference / before.value
 
     def difference(self, before: Score, after: Score) -> Estimate:
         from computekit import statistics
 
-        if self.key == "perplexity" or before.outcomes is None or after.outcomes is None:
-            return super().difference(before, after)
-        return statistics.paired_difference(before.outcomes.tolist(), after.outcomes.tolist()).difference
+        assert before.outcomes is not None and after.outcomes is not None
+        if self.key == "accuracy":
+            return statistics.paired_difference(before.outcomes.tolist(), after.outcomes.tolist()).difference
+        ratio = statistics.mean_interval((after.outcomes - before.outcomes).tolist()).through(_exp)
+        change = ratio.through(lambda factor: before.value * (factor - 1))
+        method = "after minus before; t interval of the mean difference in cross-entropy over windows, paired"
+        return Estimate(after.value - before.value, change.interval, change.confidence, method)
 
 
 class Cosine(Metric):
@@ -134,8 +148,8 @@ class Cosine(Metric):
         )
         return Score(mean.value, 1 - mean.value, estimate, each)
 
-    def drop(self, before: Score, after: Score) -> float:
-        return 100 * (before.value - after.value)
+    def loss_of(self, before: Score, difference: float) -> float:
+        return -100 * difference
 
     def difference(self, before: Score, after: Score) -> Estimate:
         from computekit import statistics
@@ -221,8 +235,8 @@ class Own(Metric):
             value, -value if self.higher else value, Estimate(value, None, 0.0, f"{self.reference}; {way} is better")
         )
 
-    def drop(self, before: Score, after: Score) -> float:
-        return after.harm - before.harm
+    def loss_of(self, before: Score, difference: float) -> float:
+        return -difference if self.higher else difference
 
 
 _SPLITS: tuple[SplitName, ...] = ("validation", "test")
@@ -251,6 +265,10 @@ def make(
             f"data {data.name} is for {data.task}: its metric is {usual.key}, not {name} (cosine goes with any data)"
         )
     return usual
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))
 
 
 def _spread(size: int, count: int | None) -> slice:

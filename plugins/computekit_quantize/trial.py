@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import computekit
-from computekit.statistics import Estimate
 
 from . import metric, sensitivity
 from .search import Found, Search, treated
@@ -56,6 +55,7 @@ class Trial:
             self.module = self._load(weights.path)
         self.validation: Score | None = None
         self.found: Found | None = None
+        self.lost = 0.0
 
     def choose(self, decisions: list[Decision], objective: str) -> list[Decision]:
         """The decisions with which the model stays within the bound, as far as there is one."""
@@ -91,19 +91,18 @@ class Trial:
         module = self._load(written)
         after = self.metric.score(module, "test", name="the result")
         self._report(after)
-        if self.found is not None and self.validation is not None:
-            lost = self.metric.score(module, "validation", name="the result")
-            self.found.drop = self.metric.drop(self.validation, lost)
-            self.run.put("gate_drop", self.found.drop, method=f"{self.metric.unit} on the validation split")
+        if self.goal.max_drop is not None:
+            before = self.validation or self.metric.score(self.original, "validation")
+            drop = self.metric.drop_interval(before, self.metric.score(module, "validation", name="the result"))
+            self.lost = drop.value
+            self.run.put("gate_drop", drop.value, **drop.about)
 
     def status(self) -> int:
-        """The exit status: `MISSED` if the bound was not met."""
-        if self.found is None or self.found.met:
+        """The exit status: `MISSED` if the written file does not meet the bound."""
+        bound = self.goal.max_drop
+        if bound is None or self.lost <= bound:
             return 0
-        missed = (
-            f"the drop is {self.found.drop:.3g} {self.metric.unit}, not within {self.found.bound:g}; "
-            "the nearest was saved"
-        )
+        missed = f"the drop is {self.lost:.3g} {self.metric.unit}, not within {bound:g}; the nearest was saved"
         self.run.note(missed)
         self.run.say(f"Gate missed: {missed}")
         return MISSED
@@ -137,13 +136,9 @@ class Trial:
     def _report(self, after: Score) -> None:
         """The metric and how far it is from the original's."""
         key, data = self.metric.key, self.metric.data.name
-        self.run.put(key, after.value, **_about(after.estimate))
+        self.run.put(key, after.value, **after.estimate.about)
         difference = self.metric.difference(self.before, after)
-        self.run.put(f"{key}_difference", difference.value, unit="1", **_about(difference))
-        before: Mapping[str, Any] = {"value": self.before.value, **_about(self.before.estimate)}
+        self.run.put(f"{key}_difference", difference.value, unit="1", **difference.about)
+        before: Mapping[str, Any] = {"value": self.before.value, **self.before.estimate.about}
         self.run.details["before"] = {"data": data, "metric": key, **before}
         self.run.show(f"{key} on the test split of {data}: {self.before.value:.6g} before, {after.value:.6g} after")
-
-
-def _about(estimate: Estimate) -> dict[str, Any]:
-    return dict(estimate.about)

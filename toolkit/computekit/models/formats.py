@@ -74,7 +74,7 @@ def rewrite(
     Memory follows the largest tensor. ``target`` is written directly: hand in the temporary file of `files.atomic`.
     """
     if writer is None:
-        writer = _writer(source, Path(target))
+        writer = _write_of(source)(source, Path(target))
     called = names or {}
     made: dict[Any, tuple[str, list[str] | None]] = {}
     with writer:
@@ -112,11 +112,16 @@ def _renamed(output: str, first: str, name: str) -> str:
     return f"{other}.{rest}" if other else rest
 
 
-def _writer(source: ModelFile, target: Path) -> Writer:
-    """A writer of the source's own kind."""
+def check_rewritable(source: ModelFile) -> None:
+    """Raise FileProblem if `rewrite` cannot write files of the source's kind (TorchScript, GGUF, ...)."""
+    _write_of(source)
+
+
+def _write_of(source: ModelFile) -> Callable[[ModelFile, Path], Writer]:
+    """What makes a writer of the source's own kind."""
     for kind in host.current().model_formats:
         if kind.name == source.format and kind.write is not None:
-            return kind.write(source, target)
+            return kind.write
     raise FileProblem(
         source.path, f"is {source.format}, which can be read but not written", "computekit convert it first"
     )
