@@ -115,9 +115,10 @@ def _affordable(metric: Metric, bench: Workbench, deadline: Deadline) -> tuple[i
     started = time.monotonic()
     before = metric.score(bench.module, "validation", samples)
     expected = (time.monotonic() - started) * 2 * len(bench.quantized)
-    if expected <= deadline.left / 4:
+    share = max(deadline.left, 0.0) / 4
+    if expected <= share:
         return samples, before
-    samples = max(1, int(samples * deadline.left / 4 / expected))
+    samples = max(1, int(samples * share / expected))
     return samples, metric.score(bench.module, "validation", samples)
 
 

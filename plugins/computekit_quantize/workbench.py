@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from computekit.models import ModelFile
-    from computekit.models.compressed import QuantizedWeight
-
-Round = Callable[[str, Treatment, "torch.Tensor"], "QuantizedWeight"]
-"""Rounds a weight (out, ...) on the CPU by its name in the file and its treatment."""
+    from computekit.models.compressed import HalfWeight, QuantizedWeight
 
 
 class Workbench:
@@ -26,30 +23,28 @@ class Workbench:
     are kept: they take a quarter of the model in 8 bits for each treatment that was tried.
     """
 
-    def __init__(
-        self, module: nn.Module, source: ModelFile, decisions: list[Decision], round: Round | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, source: ModelFile, decisions: list[Decision]) -> None:
         import torch
 
         from computekit.models.compressed_layers import places
         from computekit.models.modules import match_names
 
-        self.module, self._round = module, round or _plain
+        self.module = module
         self.device = next((tensor.device for tensor in module.parameters()), torch.device("cpu"))
         names, _ = match_names(module.state_dict(), source)
         owners = places(module)
         self.places = {name: owners[key] for key, name in names.items() if key in owners}
         chosen = [d for d in decisions if d.quantized and d.treatment.scheme.bits < 16]
         self.quantized = [d for d in chosen if d.info.name in self.places]
-        self._rounded: dict[tuple[str, Treatment], QuantizedWeight] = {}
+        self._rounded: dict[tuple[str, Treatment], QuantizedWeight | HalfWeight] = {}
 
-    def rounded(self, decision: Decision, treatment: Treatment) -> QuantizedWeight:
+    def rounded(self, decision: Decision, treatment: Treatment) -> QuantizedWeight | HalfWeight:
         """The integers and scales that ``treatment`` gives the weight, on the CPU."""
         key = (decision.info.name, treatment.storage)
         if key not in self._rounded:
             owner, attribute = self.places[decision.info.name][0]
             weight = getattr(owner, attribute).detach().cpu()
-            self._rounded[key] = self._round(decision.info.name, treatment.storage, weight)
+            self._rounded[key] = treatment.round(weight, decision.info.name)
         return self._rounded[key]
 
     def error(self, decision: Decision, treatment: Treatment) -> float:
@@ -134,10 +129,13 @@ class Workbench:
 
     def _install(self, decision: Decision, treatment: Treatment) -> None:
         """Make the layers of a weight what they are when the file is loaded."""
+        from computekit.models.compressed import HalfWeight
         from computekit.models.compressed_layers import compress_parameter
 
-        places = self.places[decision.info.name]
-        compress_parameter(places, self.rounded(decision, treatment), treatment.activations)
+        places, weight = self.places[decision.info.name], self.rounded(decision, treatment)
+        if isinstance(weight, HalfWeight):  # becomes the type of the module again
+            return
+        compress_parameter(places, weight, treatment.activations)
         if treatment.activations == "static" and decision.grids is not None:
             from computekit.models.int8_program import attach
 
@@ -165,11 +163,3 @@ class Snapshot:
         for name, content in self.contents.items():
             self.attributes[name].clear()
             self.attributes[name].update(content)
-
-
-def _plain(name: str, treatment: Treatment, weight: torch.Tensor) -> QuantizedWeight:
-    from computekit.models.compressed import QuantizedWeight
-
-    rounded = treatment.round(weight, name)
-    assert isinstance(rounded, QuantizedWeight), "what has two bytes a value is not searched over"
-    return rounded
