@@ -34,11 +34,12 @@ SCHEMES: dict[str, list[str]] = {
     "hqq": ["--scheme", "hqq"],
     "awq": ["--scheme", "awq"],
     "gptq": ["--scheme", "gptq"],
+    "gptq-asym": ["--scheme", "gptq-asym"],
     "awq-gptq": ["--scheme", "awq-gptq"],
     "int8, dynamic": ["--int8", "--activations", "dynamic"],
     "smoothquant, dynamic": ["--scheme", "smoothquant", "--activations", "dynamic"],
 }
-NEED_DATA = ("awq", "gptq", "awq-gptq", "smoothquant, dynamic")
+NEED_DATA = ("awq", "gptq", "gptq-asym", "awq-gptq", "smoothquant, dynamic")
 
 
 def quantized(folder: Path, work: Path, name: str, arguments: argparse.Namespace) -> Path:

@@ -53,9 +53,10 @@ def fit(
     fitting = _Fitting(module, source, decisions)
     with run.progress(len(fitting.layers), f"calibrating {scheme.name}", "layer") as bar:
         fitting.go(list(calibration.batches(inputs, module, size)), bar.update)
-    run.details["calibration"] = {"data": data.describe(), "samples": len(inputs), "folded": fitting.folded}
+    run.details["calibration"] = {"data": data.describe(), "samples": len(inputs)}
     if scheme.channel_scales is not None:
         nowhere = f"{scheme.name} found no place to fold its scales into: weights are rounded as they are"
+        run.details["folded"] = fitting.folded
         run.note(f"scales folded in {len(fitting.folded)} places" if fitting.folded else nowhere)
     missing = Counter(d.role for d in decisions if d.quantized and d.info.name not in fitting.rounded)
     if missing:
@@ -130,6 +131,8 @@ class _Fitting:
         """Round the weight of one layer, in the module too, so that the stages after it see what it does."""
         decision = self.layers[layer]
         treatment, name = decision.treatment, decision.info.name
+        if name in self.rounded:  # tied to the weight of an earlier layer
+            return
         weight = self._weight(layer)
         self.rounded[name] = treatment.fit(weight.cpu(), moments, name)
         weight.copy_(self.rounded[name].dequantize())

@@ -199,13 +199,9 @@ def _put_sizes(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
 def _tell_groups(run: computekit.StepRun, job: Job, decisions: list[plan.Decision]) -> None:
     """Say where groups are smaller than was asked for, because their size does not divide the rows."""
     asked = job.request.treatment.group
-    sizes = Counter(
-        (d.group_size, d.info.numel // d.info.shape[0])
-        for d in decisions
-        if d.quantized and d.treatment.group is not None and d.group_size not in (None, asked)
-    )
-    for (size, columns), count in sorted(sizes.items()):
-        run.note(f"{count} weights have groups of {size}: {asked} does not divide their rows of {columns}")
+    sizes = Counter(d.group_size for d in decisions if d.quantized and d.group_size not in (None, asked))
+    for size, count in sizes.items():
+        run.note(f"{count} weights have groups of {size}: {asked} does not divide the rows of all")
 
 
 def _put_coverage(run: computekit.StepRun, report: Coverage) -> None:

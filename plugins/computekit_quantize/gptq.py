@@ -29,23 +29,35 @@ _DAMPING = 0.1
 _BATCH = 128  # columns whose errors are passed on to the rest at once
 
 
-def quantize(weight: Tensor, moments: Moments, bits: int, group: int | None, name: str) -> compressed.QuantizedWeight:
+def quantize(
+    weight: Tensor, moments: Moments, bits: int, group: int | None, name: str, *, zero_points: bool = False
+) -> compressed.QuantizedWeight:
     """Round ``weight`` (out, ...) so that the layer's outputs on the observed inputs change little.
+
+    The grid is that of `mse`, or with ``zero_points`` that of `computekit.models.compressed.quantize`.
 
     Raises:
         NonFinite: the weight holds NaN or infinity.
     """
-    start = mse.quantize(weight, bits, group, name)
+    if zero_points:
+        start = compressed.quantize(weight, bits, group, name, zero_points=True)
+    else:
+        start = mse.quantize(weight, bits, group, name)
     rows = weight.flatten(1).float()
     size = compressed.group_size(rows.shape[1], group)
     half = 1 << (bits - 1)
-    by_column = start.scale.float().repeat_interleave(size, 1)[:, : rows.shape[1]]
+
+    def by_column(tensor: Tensor) -> Tensor:
+        return tensor.float().repeat_interleave(size, 1)[:, : rows.shape[1]]
+
+    scale = by_column(start.scale)
+    zero = torch.zeros_like(scale) if start.zero_point is None else by_column(start.zero_point)
     order = moments.second_moment.diagonal().argsort(descending=True, stable=True)
     factor = inverse_factor(moments.second_moment[order][:, order])
-    values = _round(rows[:, order], by_column[:, order], factor, half)
+    values = _round(rows[:, order], scale[:, order], zero[:, order], factor, half)
     restored = torch.empty_like(start.values.flatten(1))
     restored[:, order] = values.to(torch.int8)
-    return compressed.QuantizedWeight(restored.reshape(weight.shape), start.scale, bits)
+    return compressed.QuantizedWeight(restored.reshape(weight.shape), start.scale, bits, start.zero_point)
 
 
 def inverse_factor(second_moment: Tensor) -> Tensor:
@@ -58,15 +70,16 @@ def inverse_factor(second_moment: Tensor) -> Tensor:
     return factor
 
 
-def _round(rows: Tensor, scale: Tensor, factor: Tensor, half: int) -> Tensor:
-    """Integers (out, columns) for ``rows`` with ``scale`` of the same shape, left to right."""
+def _round(rows: Tensor, scale: Tensor, zero: Tensor, factor: Tensor, half: int) -> Tensor:
+    """Integers (out, columns) for ``rows`` with ``scale`` and ``zero`` of the same shape, left to right."""
     rows, values = rows.clone(), torch.empty_like(rows)
     for start in range(0, rows.shape[1], _BATCH):
         end = min(start + _BATCH, rows.shape[1])
         errors = torch.empty_like(rows[:, start:end])
         for column in range(start, end):
-            values[:, column] = (rows[:, column] / scale[:, column]).round_().clamp_(-half, half - 1)
-            error = (rows[:, column] - values[:, column] * scale[:, column]) / factor[column, column]
+            steps = (rows[:, column] / scale[:, column] + zero[:, column]).round_().clamp_(-half, half - 1)
+            values[:, column] = steps
+            error = (rows[:, column] - (steps - zero[:, column]) * scale[:, column]) / factor[column, column]
             rows[:, column:end] -= torch.outer(error, factor[column, column:end])
             errors[:, column - start] = error
         rows[:, end:] -= errors @ factor[start:end, end:]

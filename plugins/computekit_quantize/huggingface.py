@@ -6,8 +6,9 @@ transformers to dequantize while it loads: only then are tied and embedding weig
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from computekit import FileProblem
@@ -38,16 +39,18 @@ def unreadable(info: TensorInfo, group: int | None) -> str:
     """Why transformers could not read this tensor if it were quantized; empty if it could."""
     if len(info.shape) != 2 or info.name.rpartition(".")[2] != "weight":
         return "transformers reads only matrices named weight"
-    if group is not None and info.shape[1] > group and info.shape[1] % group:
-        return f"rows of {info.shape[1]} have no equal groups of {_SMALLEST_GROUP} to {group}"
+    if group is not None and info.shape[1] % group:
+        return f"rows are not a multiple of {group}"
     return ""
 
 
-def readable_group(columns: int, wanted: int | None) -> int | None:
-    """The largest size of at most ``wanted`` that cuts ``columns`` evenly, as transformers asks; else ``wanted``."""
-    if wanted is None or columns <= wanted:
-        return wanted
-    return next((size for size in range(wanted, _SMALLEST_GROUP - 1, -1) if columns % size == 0), wanted)
+def common_group(infos: Iterable[TensorInfo], wanted: int) -> int:
+    """The largest group of at most ``wanted`` that divides the rows of all ``infos``; ``wanted`` if only tiny ones do.
+
+    One for all: transformers 5 dequantizes every layer of a folder by the first of its config groups.
+    """
+    rows = math.gcd(*(info.shape[1] for info in infos if not unreadable(info, None)))
+    return next((size for size in range(wanted, _SMALLEST_GROUP - 1, -1) if rows % size == 0), wanted)
 
 
 def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:

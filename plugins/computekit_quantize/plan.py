@@ -224,18 +224,21 @@ def make(source: ModelFile, request: Request) -> list[Decision]:
     for pattern in (*request.include, *request.exclude):
         if not fnmatch.filter(tensors, pattern):
             raise UnknownName("tensor", pattern, tensors, "(patterns: * matches any characters)")
-    in_folder = huggingface.is_folder(source)
-    return [_decide(names, tensors, request, in_folder) for names in _tied(tensors)]
+    treatment, in_folder = request.treatment, huggingface.is_folder(source)
+    if in_folder and treatment.group is not None:
+        weights = [info for info in tensors.values() if roles.of(info, tensors) in roles.WEIGHTS]
+        rounded = [info for info in weights if not _matches([info.name], request.exclude)]
+        treatment = replace(treatment, group=huggingface.common_group(rounded, treatment.group))
+    return [_decide(names, tensors, request, treatment, in_folder) for names in _tied(tensors)]
 
 
-def _decide(names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: Request, in_folder: bool) -> Decision:
+def _decide(
+    names: tuple[str, ...], tensors: Mapping[str, TensorInfo], request: Request, treatment: Treatment, in_folder: bool
+) -> Decision:
     info = tensors[names[0]]
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
     matrix = len(info.shape) > 1 and info.numel > 0
-    treatment = request.treatment
-    if in_folder and matrix:
-        treatment = replace(treatment, group=huggingface.readable_group(info.shape[1], treatment.group))
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"

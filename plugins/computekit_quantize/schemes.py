@@ -140,6 +140,12 @@ def _gptq(weight: torch.Tensor, moments: Moments, bits: int, group: int | None, 
     return gptq.quantize(weight, moments, bits, group, name)
 
 
+def _gptq_asym(weight: torch.Tensor, moments: Moments, bits: int, group: int | None, name: str) -> QuantizedWeight:
+    from . import gptq
+
+    return gptq.quantize(weight, moments, bits, group, name, zero_points=True)
+
+
 def _awq(weights: Sequence[Tensor], moments: Moments, rounded: Callable[[Tensor], Tensor]) -> Tensor:
     from . import awq
 
@@ -164,10 +170,29 @@ HQQ = Scheme("hqq", "4 bits; half-quadratic scales and zero points per 32 values
              zero_points=True)  # fmt: skip
 GPTQ = Scheme("gptq", "4 bits; later columns make up for rounding errors; needs data", 4, _least_squared_error, 32,
               _gptq)  # fmt: skip
+GPTQ_ASYM = Scheme("gptq-asym", "gptq with zero points; needs data", 4, _round_with_zero_points, 32, _gptq_asym,
+                   zero_points=True)  # fmt: skip
+GPTQ_INT8 = Scheme("gptq-int8", "gptq in 8 bits, one scale per output channel; needs data", 8,
+                   _round_to_nearest, calibrated=_gptq)  # fmt: skip
 AWQ = Scheme("awq", "4 bits; channels with large inputs are scaled up first; needs data", 4, _least_squared_error, 32,
              channel_scales=_awq)  # fmt: skip
 AWQ_GPTQ = Scheme("awq-gptq", "4 bits; awq, then gptq; needs data", 4, _least_squared_error, 32, _gptq, _awq)
 SMOOTHQUANT = Scheme("smoothquant", "8 bits; outliers of the inputs are moved into the weights; needs data", 8,
                      _round_to_nearest, channel_scales=_smoothquant)  # fmt: skip
 
-BUILT_IN = [INT8, INT4, INT4_MSE, INT4_ASYM, HQQ, GPTQ, AWQ, AWQ_GPTQ, SMOOTHQUANT, FP8, BF16, FP16]
+BUILT_IN = [
+    INT8,
+    INT4,
+    INT4_MSE,
+    INT4_ASYM,
+    HQQ,
+    GPTQ,
+    GPTQ_ASYM,
+    GPTQ_INT8,
+    AWQ,
+    AWQ_GPTQ,
+    SMOOTHQUANT,
+    FP8,
+    BF16,
+    FP16,
+]

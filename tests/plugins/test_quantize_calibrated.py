@@ -98,12 +98,13 @@ def error(weight: torch.Tensor, rounded: torch.Tensor, inputs: torch.Tensor) -> 
     return float((inputs @ (weight - rounded).T).square().mean())
 
 
+@pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, 48), (4, None), (8, None)])
-def test_gptq_lowers_the_error_of_the_outputs(bits: int, group: int | None) -> None:
+def test_gptq_lowers_the_error_of_the_outputs(bits: int, group: int | None, zero_points: bool) -> None:
     layer, inputs, moments = layer_and_moments()
     weight = layer.weight.detach()
-    nearest = compressed.quantize(weight, bits, group)
-    found = gptq.quantize(weight, moments, bits, group, "w")
+    nearest = compressed.quantize(weight, bits, group, zero_points=zero_points)
+    found = gptq.quantize(weight, moments, bits, group, "w", zero_points=zero_points)
     assert error(weight, found.dequantize(), inputs) < 0.6 * error(weight, nearest.dequantize(), inputs)
     assert found.values.int().abs().max() <= 1 << (bits - 1)
 
@@ -115,6 +116,9 @@ def test_gptq_without_correlation_is_rounding_to_nearest() -> None:
 
     nearest = mse.quantize(layer.weight.detach(), 4, 32, "w")
     assert torch.equal(gptq.quantize(layer.weight.detach(), moments, 4, 32, "w").values, nearest.values)
+    asymmetric = compressed.quantize(layer.weight.detach(), 4, 32, zero_points=True)
+    found = gptq.quantize(layer.weight.detach(), moments, 4, 32, "w", zero_points=True)
+    assert torch.equal(found.dequantize(), asymmetric.dequantize())
 
 
 def test_gptq_bears_columns_that_are_always_zero_and_kernels() -> None:
@@ -278,7 +282,7 @@ def test_calibrated_schemes_keep_more_of_the_model_than_nearest_rounding(deep, t
 def test_what_was_folded_is_in_the_record_and_the_file_is_a_plain_state_dict(deep, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("sklearn")
     module, _, record = quantize(deep, tmp_path, "awq", "--exclude", "blocks.0.down.weight")
-    assert len(record["details"]["calibration"]["folded"]) == 5
+    assert len(record["details"]["folded"]) == 5
     state = torch.load(tmp_path / "q.pt", weights_only=True)
     floats = {name: tensor for name, tensor in module.state_dict().items() if not name.endswith("weight")}
     assert floats.keys() <= state.keys()

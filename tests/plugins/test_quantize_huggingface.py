@@ -55,7 +55,7 @@ def test_transformers_and_computekit_generate_the_same_text(llama: Path, tmp_pat
 
 def test_rows_that_the_group_does_not_divide_get_smaller_groups(llama: Path, tmp_path: Path) -> None:
     record = json.loads(run("quantize", "--int4", "--group-size", "64", llama, "-o", tmp_path / "small", "--json"))
-    assert "13 weights have groups of 48: 64 does not divide their rows of 96" in record["notes"]
+    assert "15 weights have groups of 32: 64 does not divide the rows of all" in record["notes"]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small")
     config = transformers.AutoConfig.from_pretrained(llama)
     ours = computekit.load_into(transformers.LlamaForCausalLM(config), tmp_path / "small")
@@ -63,11 +63,43 @@ def test_rows_that_the_group_does_not_divide_get_smaller_groups(llama: Path, tmp
     torch.testing.assert_close(theirs(prompt).logits, ours(prompt).logits)
 
 
-def test_groups_are_the_largest_that_cut_rows_evenly() -> None:
-    sizes = [huggingface.readable_group(columns, 128) for columns in (576, 96, 256, 2 * 131)]
-    assert sizes == [96, 128, 128, 128]
-    kept = huggingface.unreadable(TensorInfo("a.weight", (4, 262), torch.float32, 4192), 128)
-    assert kept == "rows of 262 have no equal groups of 8 to 128"
+TOKENS = """
+import torch
+from computekit import Data, Split
+
+def tokens():
+    ids = torch.randint(256, (24, 33), generator=torch.Generator().manual_seed(0))
+    split = Split(ids[:, :-1], ids[:, 1:])
+    return Data("tokens", "language-modeling", split, split, split, 256, "made here")
+"""
+
+
+@pytest.mark.parametrize(("scheme", "folds"), [("gptq", None), ("awq-gptq", 6)])
+def test_calibrated_folders_are_read_by_transformers(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, folds: int | None
+) -> None:
+    (tmp_path / "made_tokens.py").write_text(TOKENS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--calibration", "made_tokens:tokens", "-o", tmp_path / "small", "--json")
+    record = json.loads(run("quantize", "--scheme", scheme, llama, *words))
+    assert len(record["details"].get("folded", [])) == (folds or 0)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "small").eval()
+    config = transformers.AutoConfig.from_pretrained(llama)
+    ours = computekit.load_into(transformers.LlamaForCausalLM(config), tmp_path / "small")
+    prompt = torch.arange(5)[None]
+    texts = [m.generate(prompt, max_new_tokens=20, do_sample=False, pad_token_id=0) for m in (theirs, ours)]
+    assert torch.equal(texts[0], texts[1])
+    assert theirs.lm_head.weight is theirs.model.embed_tokens.weight
+
+
+def test_groups_are_the_largest_that_cut_all_rows_evenly() -> None:
+    def infos(*rows: int) -> list[TensorInfo]:
+        return [TensorInfo("a.weight", (4, size), torch.float32, 16 * size) for size in rows]
+
+    assert huggingface.common_group(infos(576, 1536), 128) == 96
+    assert huggingface.common_group(infos(96, 128), 64) == 32
+    assert huggingface.common_group(infos(96, 131), 64) == 64
+    assert huggingface.unreadable(infos(131)[0], 64) == "rows are not a multiple of 64"
 
 
 def test_excluded_layers_are_not_among_the_targets(llama: Path, tmp_path: Path) -> None:
