@@ -15,7 +15,7 @@ from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 from computekit.models.formats import check_rewritable
 
-from . import activations, backend, candidates, fitting, huggingface, plan, qat, race
+from . import activations, backend, candidates, device_types, fitting, huggingface, plan, qat, race
 from .backend import AUTO
 from .calibration import Calibration
 from .candidates import Prepared
@@ -147,6 +147,7 @@ def _write(
         names = ", ".join(path.name for path in prepared.files)
         run.put("program_bytes", prepared.file_bytes, "B", method=f"bytes of {names}, which runs the model")
     _put_coverage(run, Coverage(decisions))
+    device_types.note(run, request.treatment)
     status = trial.status() if trial is not None else 0
     return MISSED if prepared.missed else status
 

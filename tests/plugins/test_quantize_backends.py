@@ -234,3 +234,22 @@ def test_a_program_that_loses_too_much_is_saved_with_status_3(model: Path) -> No
     assert result.exit_code == 3, result.stderr
     assert "Gate missed" in result.stderr
     assert Path("out.factor").exists()
+
+
+def test_inspect_tells_what_runs_the_file(model: Path) -> None:
+    quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.pt")
+    shown = CliRunner().invoke(main, ["inspect", "out.pt"]).stdout
+    assert "doubling, from out.factor" in shown
+
+
+def test_a_device_that_is_slow_at_integers_is_named() -> None:
+    from computekit_quantize import device_types
+
+    def device(**rates: float) -> computekit.Hardware:
+        return computekit.Hardware("Card", "gpu", rates, 1e9, 1e9, "a sheet")
+
+    slow = device(int8=1e14, fp8=29e14)
+    assert "Card computes int8 29 times slower than fp8: --scheme fp8" in device_types.remark(slow, "int")
+    assert device_types.remark(slow, "float") == ""
+    assert device_types.remark(device(int8=1e15, fp8=1e15), "int") == ""
+    assert "knows no fp8 rate of Card; int8 has 1e+15" in device_types.remark(device(int8=1e15), "float")

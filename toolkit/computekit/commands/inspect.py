@@ -74,6 +74,10 @@ def _text(report: dict[str, Any], everything: bool) -> str:
         lines.append(("besides", f"{entry['key']}: {what}" + (f" ({share})" if entry["bytes"] else "")))
     if report["unsafe_globals"]:
         lines.append(("would import", ", ".join(report["unsafe_globals"])))
+    runtime = (report["metadata"].get("compression") or {}).get("runtime")
+    if isinstance(runtime, dict):
+        beside = ", ".join(map(str, runtime.get("files") or ()))
+        lines.append(("run by", f"{runtime.get('name')}" + (f", from {beside}" if beside else "")))
     if report["metadata"]:
         lines.append(("computekit", json.dumps(report["metadata"], default=str)[:200]))
     for key, value in list(report["about"].items())[:_SHOWN]:
