@@ -65,6 +65,7 @@ calibration_options = options.gathered(
                       "[default: --data]"),
     click.option("--calibration-samples", type=click.IntRange(min=1), default=128, show_default=True,
                  help="Samples to calibrate on, spread evenly over the training split."),
+    section="Calibration",
 )  # fmt: skip
 """Options that become one argument ``calibration``."""
 

@@ -12,7 +12,7 @@ from computekit import options
 from . import activations, calibration, flow, goal, plan, qat, race
 
 
-@click.command()
+@click.command(cls=options.Sectioned)
 @options.model
 @plan.request_options
 @goal.goal_options

@@ -132,8 +132,6 @@ def _write(
         if not prepared.files and job.request.backend != AUTO:
             objective = job.goal.objective_for(request.treatment.activations)
             prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
-        else:
-            trial.hold_as_it_is()
     with run.writing(source.beside(job.request.scheme or AUTO), companions=bool(prepared.files)) as target:
         prepared.write(run, weights, target)
         size = _check_smaller(job, target)

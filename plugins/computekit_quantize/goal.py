@@ -98,5 +98,6 @@ goal_options = options.gathered(
                  help="Time for the whole run, e.g. 5m; what is best by then is saved.  [default: search to the end]"),
     click.option("--sensitivity", is_flag=True,
                  help="Measure what each layer alone costs in the metric, and saves in bytes and ms. Needs --data."),
+    section="Data, metric and search",
 )  # fmt: skip
 """Options that become one argument ``goal``."""

@@ -210,6 +210,7 @@ request_options = options.gathered(
     click.option("--rest", type=click.Choice(["bf16", "fp16"]),
                  help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
+    section="What to store",
 )  # fmt: skip
 """Options that become one argument ``request``."""
 

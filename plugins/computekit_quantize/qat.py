@@ -45,6 +45,7 @@ tuning_options = options.gathered(
                       "training). Needs --data."),
     click.option("--qat-lr", type=options.Number(above=0), default=3e-4, show_default=True,
                  help="Peak learning rate of --qat-epochs."),
+    section="Training",
 )  # fmt: skip
 """Options that become one argument ``tuning``."""
 

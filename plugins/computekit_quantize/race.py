@@ -66,6 +66,7 @@ race_options = options.gathered(
     click.option("--race-seconds", type=options.Number(above=0), default=3.0, show_default=True,
                  help="Time for each candidate of --backend auto, its preparation apart."),
     options.input_shape,
+    section="Backends",
 )  # fmt: skip
 """Options that become one argument ``race``."""
 

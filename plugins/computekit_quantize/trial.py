@@ -80,12 +80,6 @@ class Trial:
         choice = self.found.choice
         return [treated(decision, choice[decision]) if decision in choice else decision for decision in decisions]
 
-    def hold_as_it_is(self) -> None:
-        """Nothing is to be chosen: what is written will be held against the bound as it is."""
-        if self.goal.max_drop is not None:
-            self.validation = self.metric.score(self.original, "validation")
-            self.found = Found({}, 0.0, self.goal.max_drop)
-
     def check(self, written: Path) -> None:
         """Measure the file that was written, and put what it loses into the record."""
         module = self._load(written)

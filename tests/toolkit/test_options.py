@@ -182,3 +182,15 @@ def test_gathered_options_reach_the_command_as_one_argument() -> None:
 
     assert [parameter.name for parameter in command.params] == ["name", "width", "height", "last"]
     assert CliRunner().invoke(command, ["a", "--width", "1", "--last"]).output == "a (1, 2) True\n"
+
+
+def test_a_sectioned_command_shows_topics_under_headings_and_the_rest_last() -> None:
+    size = options.gathered("size", lambda width: width, click.option("--width", type=int), section="Size")
+
+    @click.command(cls=options.Sectioned)
+    @click.option("--first")
+    @size
+    def command(first: str, size: int) -> None: ...
+
+    shown = CliRunner().invoke(command, ["--help"]).output
+    assert shown.index("Size:") < shown.index("--width") < shown.index("Options:") < shown.index("--first")

@@ -301,11 +301,29 @@ def arch(name: str = "--arch", default: str | None = None, required: bool = Fals
     return decorate
 
 
-def gathered(name: str, make: Callable[..., Any], *added: Decorator) -> Decorator:
+_OTHERS = "Options"
+
+
+class Sectioned(click.Command):
+    """A command with many options: its help shows those of each topic (``section`` of `gathered`) under a heading."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if row is not None:
+                sections.setdefault(getattr(parameter, "section", "") or _OTHERS, []).append(row)
+        for title, rows in sorted(sections.items(), key=lambda section: section[0] == _OTHERS):
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def gathered(name: str, make: Callable[..., Any], *added: Decorator, section: str = "") -> Decorator:
     """Options of one topic, whose values reach the command's function as one argument.
 
     ``name`` is that argument, and ``make`` is called with the values by name: the class of a frozen dataclass, or a
-    function that may raise click.UsageError where they do not go together. ::
+    function that may raise click.UsageError where they do not go together. ``section`` is their heading in the help of
+    a `Sectioned` command. ::
 
         sampling = options.gathered("sampling", Sampling, options.data(), options.batch_size())
     """
@@ -316,6 +334,8 @@ def gathered(name: str, make: Callable[..., Any], *added: Decorator) -> Decorato
         decorator(collect)
     parameters: list[click.Parameter] = vars(collect)["__click_params__"]
     keys = [parameter.name for parameter in parameters if parameter.expose_value]
+    for parameter in parameters:
+        vars(parameter)["section"] = section
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
