@@ -5,10 +5,11 @@
 
 For each kind (safetensors, sharded in a folder, torch zip) a float32 model is written to a temporary folder and then,
 interleaved and each in a fresh process, copied with ``cp``, copied by `computekit.models.rewrite`, and rounded to int8
-by it (per row, the arithmetic of ``quantize --int8`` alone: no record, no hashing). The int8 arithmetic alone, on a
-tensor in memory, is timed too: the floor is twice ``cp`` plus that. Wall times include fsync; on a busy machine compare
-the CPU times. Peak memory is the process's own maximum resident set; importing torch is reported apart. The aim: at
-most three times the largest tensor + 300 MB.
+by it (per row, the arithmetic of ``quantize --int8`` alone: no record, no hashing), and quantized by the whole command
+`computekit quantize --int8`, which also starts Python, hashes input and output and writes the record. The int8
+arithmetic alone, on a tensor in memory, is timed too: the floor is twice ``cp`` plus that. Wall times include fsync; on
+a busy machine compare the CPU times. Peak memory is the process's own maximum resident set; importing torch is reported
+apart. The aim: at most three times the largest tensor + 300 MB.
 """
 
 from __future__ import annotations
@@ -117,10 +118,10 @@ def peak_bytes() -> int:
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-def copy(source: Path, target: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of cp; the CPU time is that of the child process."""
+def timed(words: list[str], target: Path) -> tuple[float, float]:
+    """Wall seconds of a command that writes ``target``, until that is on the disk, and its CPU seconds."""
     begin, before = time.perf_counter(), os.times()
-    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     after = os.times()
     subprocess.run(["sync", "-f", str(target)], check=True)
     busy = after.children_user + after.children_system - before.children_user - before.children_system
@@ -148,13 +149,15 @@ def arithmetic(gigabytes: float) -> float:
 def measure(kind: str, gigabytes: float, runs: int, folder: Path) -> dict[str, Any]:
     source, target = folder / "source", folder / "target"
     make(kind, gigabytes, source)
-    seconds: dict[str, list[float]] = {"cp": [], "copy": [], "int8": []}
+    whole = [sys.executable, "-m", "computekit", "quantize", "--int8", str(source), "-o", str(target), "--quiet"]
+    commands = {"cp": ["cp", "-r", str(source), str(target)], "command": whole}
+    seconds: dict[str, list[float]] = {"cp": [], "copy": [], "int8": [], "command": []}
     busy: dict[str, list[float]] = {action: [] for action in seconds}
     memory: dict[str, dict[str, float]] = {}
     for _ in range(runs):
         for action in seconds:
-            if action == "cp":
-                wall, cpu = copy(source, target)
+            if action in commands:
+                wall, cpu = timed(commands[action], target)
                 seconds[action].append(wall)
                 busy[action].append(cpu)
             else:
@@ -198,6 +201,11 @@ def main() -> None:
                 f"raw {[round(s, 2) for s in found['seconds'][action]]}",
                 flush=True,
             )
+        print(
+            f"{kind:<12} whole command {median['command']:6.2f} s, allowed {2 * median['cp'] + floor:6.2f} s; "
+            f"CPU {cpu['command']:.2f} s; raw {[round(s, 2) for s in found['seconds']['command']]}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
