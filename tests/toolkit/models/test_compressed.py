@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -83,9 +85,13 @@ def test_long_weights_are_worked_on_in_pieces_with_the_same_result(monkeypatch: 
     assert torch.equal(whole.scale, pieces.scale)
 
 
-def test_the_grid_uses_its_whole_range() -> None:
-    packed = compressed.quantize(torch.tensor([[1.0, -0.9], [0.5, -2.0]]))
-    assert packed.values.tolist() == [[127, -115], [32, -128]]
+@pytest.mark.parametrize(("columns", "edge"), [(2, 0.0), (380, 0.0), (381, 0.5), (4000, 0.5)])
+def test_long_rows_reach_half_a_step_beyond_the_grid(columns: int, edge: float) -> None:
+    weight = torch.zeros(2, columns)
+    weight[:, :2] = torch.tensor([[1.0, -0.9], [0.5, -2.0]])
+    packed = compressed.quantize(weight)
+    assert packed.values[:, :2].tolist() == ([[127, -114], [32, -128]] if edge == 0 else [[127, -115], [32, -128]])
+    assert packed.scale.flatten().tolist() == pytest.approx([1 / (127 + edge), 2 / (128 + edge)])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -115,8 +121,8 @@ def test_packed_layout_is_that_of_compressed_tensors() -> None:
 
 def test_error_is_no_worse_than_torchao() -> None:
     quantization = pytest.importorskip("torchao.quantization")
-    for dtype in (torch.float32, torch.bfloat16):
-        layer = torch.nn.Linear(200, 300, dtype=dtype)
+    for dtype, columns in product((torch.float32, torch.bfloat16), (8, 40, 200, 380, 381, 1000)):
+        layer = torch.nn.Linear(columns, 300, dtype=dtype)
         weight = layer.weight.detach().clone()
         quantization.quantize_(layer, quantization.Int8WeightOnlyConfig(version=2))
         packed = compressed.quantize(weight)
@@ -125,4 +131,4 @@ def test_error_is_no_worse_than_torchao() -> None:
             "theirs": layer.weight.qdata.double() * layer.weight.scale.double(),
         }
         error = {whose: (grid - weight.double()).square().mean() for whose, grid in grids.items()}
-        assert error["ours"] <= error["theirs"]
+        assert error["ours"] <= error["theirs"], (dtype, columns)

@@ -182,10 +182,9 @@ def quantize(
 ) -> QuantizedWeight:
     """Round ``weight`` (out, ...) to integers of ``bits`` with one scale per row and group of ``group`` columns.
 
-    The grid has range [-2^(bits-1), 2^(bits-1) - 1]. Without zero points it is symmetric about zero, and each scale is
-    the smallest that keeps every value of its group within half a step: with N = 2^(bits-1),
-    scale = max(largest / (N - 0.5), -smallest / (N + 0.5)). With ``zero_points`` the grid reaches from the smallest to
-    the largest value of the group, zero included: scale = (largest - smallest) / (2N - 1).
+    The grid has range [-2^(bits-1), 2^(bits-1) - 1]. Without zero points it is symmetric about zero, and each scale
+    keeps every value of its group within half a step: see `_step`. With ``zero_points`` the grid reaches from the
+    smallest to the largest value of the group, zero included: scale = (largest - smallest) / (2N - 1).
 
     Raises:
         NonFinite: the weight holds NaN or infinity; the error calls it ``name``.
@@ -196,6 +195,7 @@ def quantize(
     size = group_size(rows.shape[1], group)
     shape = (rows.shape[0], -(-rows.shape[1] // size))
     half = 1 << (bits - 1)
+    edge = 0.5 if ((half - 1) / (half - 0.5)) ** 2 * (1 + 3 / size) < 1 else 0.0
     values = torch.empty(rows.shape, dtype=torch.int8)
     scale = torch.empty(shape, dtype=weight.dtype)
     zero = torch.zeros(shape, dtype=torch.int8) if zero_points else None
@@ -205,12 +205,16 @@ def quantize(
         part = slice(start, start + step)
         chunk = _grouped(rows[part].to(exact), size)
         low, high = chunk.amin(2), chunk.amax(2)  # both vectorized; torch.aminmax is not, and takes 15 times as long
-        ideal = _step(low, high, half, zero_points)
+        ideal = _step(low, high, half, edge, zero_points)
         if bool((ideal < torch.finfo(exact).tiny).any()):  # a subnormal quotient has few digits, or none
-            ideal = _step(low.double(), high.double(), half, zero_points)
+            ideal = _step(low.double(), high.double(), half, edge, zero_points)
         if not bool(torch.isfinite(ideal).all()):
             raise NonFinite(name)
-        scale[part] = _round_up(ideal.where(ideal > 0, 1.0), weight.dtype)
+        ideal = ideal.where(ideal > 0, 1.0)
+        scale[part] = _round_up(ideal, weight.dtype)
+        if not edge and not zero_points:  # half a step of room: the nearest scale will do, unless it has few digits
+            least = _round_up(ideal * (half / (half + 0.5)), weight.dtype)
+            scale[part] = torch.maximum(ideal.to(weight.dtype), least)
         fine = scale[part].to(exact)
         chunk = chunk / fine.unsqueeze(2)
         if zero is not None:
@@ -220,13 +224,19 @@ def quantize(
     return QuantizedWeight(values.reshape(weight.shape), scale, bits, zero)
 
 
-def _step(low: torch.Tensor, high: torch.Tensor, half: int, zero_points: bool) -> torch.Tensor:
-    """The scale of groups that reach from ``low`` to ``high`` on a grid of 2 * ``half`` integers; see `quantize`."""
+def _step(low: torch.Tensor, high: torch.Tensor, half: int, edge: float, zero_points: bool) -> torch.Tensor:
+    """The scale of groups that reach from ``low`` to ``high`` on a grid of 2 * ``half`` integers.
+
+    With ``edge`` 0 the value that decides falls on the outermost integer, with 0.5 half a step beyond it: a smaller
+    scale, but that one value has the largest error, step / 2. Where the errors of the others are uniform, their squares
+    sum to less if ((N - 1) / (N - 0.5))^2 (1 + 3 / n) < 1 for n values and N = ``half``: from 20 values on in 4 bits,
+    from 381 on in 8 bits.
+    """
     import torch
 
     if zero_points:
         return (high.clamp_min(0) - low.clamp_max(0)) / (2 * half - 1)
-    return torch.maximum(high / (half - 0.5), low / -(half + 0.5))
+    return torch.maximum(high / (half - 1 + edge), low / -(half + edge))
 
 
 def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = "weight") -> QuantizedWeight:
