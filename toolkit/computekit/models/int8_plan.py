@@ -140,6 +140,14 @@ class Plan:
             return isinstance(self.modules[str(node.target)], _AVERAGING)
         return node.target in _AVERAGES
 
+    def averages_all(self, node: fx.Node) -> bool:
+        """Whether ``node`` averages over all places of an image."""
+        if node.op == "call_module":
+            module = self.modules[str(node.target)]
+            return isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1))
+        size = node.kwargs.get("output_size", node.args[1] if len(node.args) > 1 else None)
+        return node.target is F.adaptive_avg_pool2d and size in (1, (1, 1), [1, 1])
+
     @staticmethod
     def asks_shape(node: fx.Node) -> bool:
         """Whether ``node`` reads only the shape of its input."""

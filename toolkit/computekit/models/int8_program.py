@@ -99,6 +99,7 @@ class _State:
     """What belongs to one module and must not go into copies of it: the kernels, packed for this CPU."""
 
     program: nn.Module | None = None
+    parts: tuple[nn.Module, ...] = ()  # of the module; a hook on one of them is to be called
 
     def __deepcopy__(self, memo: object) -> _State:
         return _State()
@@ -112,9 +113,10 @@ def _integer_class(base: type[nn.Module]) -> type[nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = (*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
         complete = len(inputs) == len(names) == len(args) + len(kwargs)
-        if not complete or not runs_integers(self, inputs):
-            return base.forward(self, *args, **kwargs)
         state = self.__dict__["_int8"]
+        state.parts = state.parts or tuple(self.modules())[1:]
+        if not complete or not _runs_integers(self, state.parts, inputs):
+            return base.forward(self, *args, **kwargs)
         if state.program is None:
             state.program = _build(self)
         return _laid_out(state.program(*inputs))
@@ -131,7 +133,7 @@ def _integer_class(base: type[nn.Module]) -> type[nn.Module]:
     return type(f"Integer{base.__name__}", (base,), members)
 
 
-def runs_integers(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+def _runs_integers(module: nn.Module, parts: tuple[nn.Module, ...], inputs: tuple[Any, ...]) -> bool:
     """Whether a call of ``module`` may run integer kernels; else its own code runs, for others to look into."""
     if module.training or torch.compiler.is_compiling():
         return False
@@ -140,7 +142,7 @@ def runs_integers(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
     for value in inputs:
         if type(value) is not Tensor or value.device.type != "cpu" or value.requires_grad or not value.numel():
             return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules() if part is not module)
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
 
 
 def _laid_out(output: Any) -> Any:
@@ -304,11 +306,16 @@ class _Builder:
         elif node.target is torch.cat and all(self.integers.get(each, (None, None))[1] == first[1] for each in inputs):
             self.integers[node] = self.graph.node_copy(node, lambda each: self.integers[each][0]), first[1]
         elif self.plan.averages(node) and len(inputs) == 1:
-            raw = self.graph.call_method("float", (first[0],))
-            mean = self._copied(node, lambda each: raw)
-            self.floats[node] = self._call(_Shift(first[1], self.dtype), mean)
+            self.floats[node] = self._call(_Shift(first[1], self.dtype), self._average(node, first[0]))
         else:
             self._copy(node)
+
+    def _average(self, node: fx.Node, x: fx.Node) -> fx.Node:
+        """The average that ``node`` takes, of the integers ``x``, in floats that count steps."""
+        if self.plan.averages_all(node):
+            return self.graph.call_method("mean", (x, (-2, -1)), {"keepdim": True, "dtype": torch.float32})
+        raw = self.graph.call_method("float", (x,))
+        return self._copied(node, lambda each: raw)
 
     def _move(self, node: fx.Node, grid: Affine) -> fx.Node:
         x = self.integers[node.all_input_nodes[0]][0]

@@ -153,7 +153,7 @@ class IntegerLayer(nn.Module):
         self.weight: Tensor = weight.detach()
         if self.dimensions:
             self._set_geometry(layer)
-        self.packed: Tensor | None = None  # when the first input shows its shape
+        self._packed: tuple[Any, ...] = ()  # what the kernel takes besides its inputs, when the first shows its shape
 
     def _set_geometry(self, layer: Any) -> None:
         """Strides and the like; one-dimensional convolutions run as two-dimensional ones of height 1."""
@@ -168,9 +168,18 @@ class IntegerLayer(nn.Module):
             self.ahead = list(layer._reversed_padding_repeated_twice)
         if lift:
             self.weight = self.weight.unsqueeze(2)
+        self.as_product = self.addend is None and self.dimensions < 3 and self.groups == 1 and self._is_product()
+
+    def _is_product(self) -> bool:
+        """Whether a matrix product is faster than the kernel for convolutions, as it was measured to be.
+
+        For one channel in long lines, 2 to 16 times, although all windows are copied; for windows of one place, where
+        the kernel would correct for the zero point in each call.
+        """
         window = self.weight.shape[2:]
-        # one channel in long lines: 2 to 16 times faster as a product with all windows, copied out, than by the kernel
-        self.by_windows = self.weight.shape[1] * self.groups == 1 and min(window) == 1 and max(window) >= _LONG
+        if max(window) == 1 and not any(self.padding):
+            return self.input.zero_point != 0
+        return self.weight.shape[1] == 1 and min(window) == 1 and max(window) >= _LONG
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """uint8 ``x`` and ``addend`` in the layer's own shapes -> uint8, or floats without ``result``."""
@@ -180,27 +189,32 @@ class IntegerLayer(nn.Module):
             y = self._multiply(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
         return y if y.dtype in (torch.uint8, self.dtype) else y.to(self.dtype)
 
-    def _grid(self) -> tuple[float, int, torch.dtype]:
+    def _result(self) -> tuple[Any, ...]:
+        """How the kernels describe what they give: scale, zero point and type."""
         grid = self.result or Affine(1.0, 0)
         return grid.scale, grid.zero_point, self.out_dtype
 
+    def _post(self) -> tuple[Any, ...]:
+        return self.activation.name, self.activation.arguments, self.activation.algorithm
+
     def _multiply(self, rows: Tensor) -> Tensor:
         """(rows, in) -> (rows, out)"""
-        if self.packed is None:
-            self.packed = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), list(rows.shape))
-        post = self.activation
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows, self.input.scale, self.input.zero_point, self.packed, self.by_channel, self.zero_points, self.bias,
-            *self._grid(), post.name, post.arguments, post.algorithm,
-        )  # fmt: skip
+        if not self._packed:
+            weight = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), list(rows.shape))
+            self._packed = (*self._operands(weight), self.bias, *self._result(), *self._post())
+        y: Tensor = torch.ops.onednn.qlinear_pointwise.default(rows, *self._packed)
         return y
+
+    def _operands(self, weight: Tensor) -> tuple[Any, ...]:
+        """What follows the first input of each kernel."""
+        return self.input.scale, self.input.zero_point, weight, self.by_channel, self.zero_points
 
     def _convolve(self, x: Tensor, addend: Tensor | None) -> Tensor:
         if self.ahead is not None:
             x = F.pad(x, self.ahead, value=self.input.zero_point)
         single = x.dim() == self.dimensions + 1  # one sample without a batch
         x = self._lift(x, single)
-        if self.by_windows and addend is None:
+        if self.as_product:
             y = self._slide(x)
         else:
             y = self._run(x, addend if addend is None else self._lift(addend, single))
@@ -209,38 +223,42 @@ class IntegerLayer(nn.Module):
         return y.squeeze(0) if single else y
 
     def _slide(self, x: Tensor) -> Tensor:
-        """The lifted ``x`` (N, 1, H, W) -> (N, out, places, places), as a product with its windows."""
+        """The lifted ``x`` (N, in, ...) -> (N, out, places, places), as a product with its windows."""
         places = self._places(x)
-        ahead = [pad for size in reversed(self.padding) for pad in (size, size)]
-        x = F.pad(x, ahead, value=self.input.zero_point) if any(ahead) else x
-        rows, columns = x.stride()[2:]
-        windows = x.as_strided(
-            (x.shape[0], *places, *self.weight.shape[2:]),
-            (x.stride(0), rows * self.stride[0], columns * self.stride[1], rows * self.dilation[0],
-             columns * self.dilation[1]),
-        )  # fmt: skip
+        if max(self.weight.shape[2:]) == 1:
+            windows = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
+        else:
+            ahead = [pad for size in reversed(self.padding) for pad in (size, size)]
+            x = F.pad(x, ahead, value=self.input.zero_point) if any(ahead) else x
+            rows, columns = x.stride()[2:]
+            windows = x.as_strided(
+                (x.shape[0], *places, *self.weight.shape[2:]),
+                (x.stride(0), rows * self.stride[0], columns * self.stride[1], rows * self.dilation[0],
+                 columns * self.dilation[1]),
+            )  # fmt: skip
         y = self._multiply(windows.reshape(-1, self.weight[0].numel()))
         return y.view(x.shape[0], *places, -1).permute(0, 3, 1, 2)
 
     def _run(self, x: Tensor, addend: Tensor | None) -> Tensor:
         """The kernel on lifted inputs."""
         where = self.stride, self.padding, self.dilation, self.groups
-        if self.packed is None:
-            self.packed = torch.ops.onednn.qconv_prepack(
+        if not self._packed:
+            weight = torch.ops.onednn.qconv_prepack(
                 self.weight, self.by_channel, self.input.scale, self.input.zero_point, *where, list(x.shape)
             )
-        operands = x, self.input.scale, self.input.zero_point, self.packed, self.by_channel, self.zero_points
-        post = self.activation.name, self.activation.arguments, self.activation.algorithm
-        if addend is None or self.addend is None or self.result is None:
-            y: Tensor = torch.ops.onednn.qconv_pointwise(*operands, self.bias, *where, *self._grid(), *post)
+            sum = (self.addend.scale, self.addend.zero_point, "sum", 1.0) if self.addend else ()
+            self._packed = self._operands(weight), (self.bias, *where, *self._result(), *sum, *self._post())
+        operands, rest = self._packed
+        if addend is None:
+            y: Tensor = torch.ops.onednn.qconv_pointwise.default(x, *operands, *rest)
         elif list(addend.shape) == [x.shape[0], self.weight.shape[0], *self._places(x)]:
-            addition = self.addend.scale, self.addend.zero_point, "sum", 1.0
-            y = torch.ops.onednn.qconv2d_pointwise.binary(
-                *operands, addend, self.bias, *where, *self._grid(), *addition, *post
-            )
+            y = torch.ops.onednn.qconv2d_pointwise.binary(x, *operands, addend, *rest)
         else:  # one of them is repeated, which the kernel does not do
+            assert self.addend is not None
+            assert self.result is not None
             floats = 1.0, 0, torch.float32, "none", (), ""
-            y = torch.ops.onednn.qconv_pointwise(*operands, self.bias, *where, *floats) + self.addend.dequantize(addend)
+            y = torch.ops.onednn.qconv_pointwise.default(x, *operands, self.bias, *where, *floats)
+            y = y + self.addend.dequantize(addend)
             y = self.result.quantize(y.relu_() if self.activation.name == "relu" else y)
         return y
 
