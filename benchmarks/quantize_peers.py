@@ -49,6 +49,15 @@ class Candidate:
     bytes: int
 
 
+def batches(subject: Subject) -> list[tuple[Tensor, ...]]:
+    """The calibration samples in batches of the size that programs of fixed shape are made for, repeated to fill it."""
+    size = len(subject.inputs[0])
+    joined = [torch.cat(parts) for parts in zip(*subject.calibration, strict=True)]
+    count = -(-len(joined[0]) // size) * size
+    filled = [part.repeat(-(-count // len(part)), *[1] * (part.ndim - 1))[:count].split(size) for part in joined]
+    return list(zip(*filled, strict=True))
+
+
 class Flat(nn.Module):
     """The model with positional inputs and one output tensor: what exporters are given."""
 
@@ -157,15 +166,13 @@ def pt2e(subject: Subject) -> Iterator[Candidate]:
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     allow_compiling()
-    size = len(subject.inputs[0])
     for dynamic in (False, True) if subject.tokens else (False,):
         exported = torch.export.export(Flat(subject.module).eval(), subject.inputs).module()
         quantizer = x86.X86InductorQuantizer()
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic))
         prepared = prepare_pt2e(exported, quantizer)
-        for inputs in subject.calibration if not dynamic else ():
-            filled = tuple(part.repeat(-(-size // len(part)), *[1] * (part.ndim - 1))[:size] for part in inputs)
-            prepared(*filled)
+        for inputs in batches(subject) if not dynamic else ():
+            prepared(*inputs)
         module = convert_pt2e(prepared)
         move_exported_model_to_eval(module)
         name = f"int8 {'dynamic' if dynamic else 'static'}, PT2E compiled"
@@ -206,12 +213,9 @@ def onnxruntime(subject: Subject) -> Iterator[Candidate]:
 
     class Reader(q.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            size = len(subject.inputs[0])
-            filled = (
-                tuple(part.repeat(-(-size // len(part)), *[1] * (part.ndim - 1))[:size] for part in inputs)
-                for inputs in subject.calibration[:8]
+            self.feeds = iter(
+                [dict(zip(names, (x.numpy() for x in inputs), strict=True)) for inputs in batches(subject)]
             )
-            self.feeds = iter([dict(zip(names, (x.numpy() for x in inputs), strict=True)) for inputs in filled])
 
         def get_next(self) -> Any:
             return next(self.feeds, None)
@@ -249,13 +253,9 @@ def openvino(subject: Subject) -> Iterator[Candidate]:
 
     yield candidate("fp32", convert())
     yield candidate("int8 weights", nncf.compress_weights(convert()))
-    size = len(subject.inputs[0])
-    samples = [
-        tuple(part.repeat(-(-size // len(part)), *[1] * (part.ndim - 1))[:size].numpy() for part in inputs)
-        for inputs in subject.calibration
-    ]
+    samples = [tuple(part.numpy() for part in inputs) for inputs in batches(subject)]
     static = nncf.quantize(
-        convert(), nncf.Dataset(samples), subset_size=min(64, len(samples)),
+        convert(), nncf.Dataset(samples), subset_size=len(samples),
         model_type=nncf.ModelType.TRANSFORMER if subject.tokens else None,
     )  # fmt: skip
     yield candidate("int8 static (PTQ)", static)

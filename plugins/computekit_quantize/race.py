@@ -51,20 +51,28 @@ MIN_ROUNDS, MAX_ROUNDS = 7, 60
 
 @dataclass(frozen=True)
 class Race:
-    """How candidates are timed: samples in one call, the shape of one where no data tells, seconds for each."""
+    """How candidates are timed: samples in one call, seconds for each, and the shape of a sample where no data tells.
+
+    ``without`` names backends that do not take part.
+    """
 
     batch: int
     seconds: float
+    without: tuple[str, ...]
     input_shape: tuple[int, ...] | None
 
 
 race_options = options.gathered(
     "race",
-    lambda race_batch, race_seconds, input_shape: Race(race_batch, race_seconds, input_shape),
+    lambda race_batch, race_seconds, race_without, input_shape: Race(
+        race_batch, race_seconds, race_without, input_shape
+    ),
     click.option("--race-batch", type=click.IntRange(min=1), default=32, show_default=True,
                  help="Samples in the call that --backend auto times."),
     click.option("--race-seconds", type=options.Number(above=0), default=3.0, show_default=True,
                  help="Time for each candidate of --backend auto, its preparation apart."),
+    click.option("--race-without", multiple=True, metavar="BACKEND",
+                 help="Leave a backend out of --backend auto, e.g. compile, which takes a minute per candidate."),
     options.input_shape,
     section="Backends",
 )  # fmt: skip
@@ -111,12 +119,15 @@ def run(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadlin
 
     from . import samples
 
+    for name in job.race.without:
+        backend.get(name)
     _ = step.device  # fixes seed and threads
     module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
     inputs = samples.example(job, module, arch, job.race.batch)
     gauge = _Gauge(step, job, module, inputs)
     runners = [Runner("the original", module.to(step.device), bytes=files.size_bytes(job.model))]
-    runners += [_baseline(job, arch)] if step.device.type in ("cpu", "cuda") else []
+    if "compile" not in job.race.without:
+        runners.append(_baseline(job))
     for number, runner in enumerate(_made(step, job, source, deadline, folder, stem)):
         runners.append(runner)
         if runner.prepared is not None:
@@ -152,7 +163,8 @@ def _made(
 ) -> Iterator[Runner]:
     """A runner for each candidate: with what there is to write, or with why there is nothing."""
     calibrated = bool(job.calibration.data or job.goal.data)
-    for number, (each, ways) in enumerate((each, _ways(each, job.request)) for each in backend.known().values()):
+    taking_part = [each for name, each in backend.known().items() if name not in job.race.without]
+    for number, (each, ways) in enumerate((each, _ways(each, job.request)) for each in taking_part):
         if each.missing:
             yield Runner(each.name, lost=f"not installed: pip install 'computekit[{each.extra}]'")
             continue
@@ -200,7 +212,7 @@ def _candidate(each: backend.Backend, request: Request) -> Candidate:
     return Candidate(each, stored, activations)
 
 
-def _baseline(job: Job, arch: Any) -> Runner:
+def _baseline(job: Job) -> Runner:
     """The original compiled: a fair thing to be compared with."""
     module, _, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
     compiled = backend.known().get("compile")
