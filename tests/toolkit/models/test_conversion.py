@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,17 @@ def test_what_cannot_be_done_is_said(words: list[str], message: str, convert: Co
     result = convert("a.safetensors", *words)
     assert result.exit_code == 1 and message in result.output and len(result.output.splitlines()) == 1
     assert Path("a.safetensors").read_bytes() == before
+
+
+def test_the_default_target_is_named_after_the_model(convert: Convert) -> None:
+    save_file(STATE, "w.safetensors")
+    Path("m.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(STATE, "w.safetensors")}))
+    Path("Model-3.1").mkdir()
+    (Path("Model-3.1") / "config.json").write_text("{}")
+    save_file(STATE, "Model-3.1/model.safetensors")
+    for model, expected in (("m.safetensors.index.json", "m.pt"), ("Model-3.1", "Model-3.1.safetensors")):
+        assert convert(model).exit_code == 0
+        assert len(open_model(expected).tensors) == 2
 
 
 def test_two_targets_are_one_too_many(convert: Convert) -> None:

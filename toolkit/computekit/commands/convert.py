@@ -40,11 +40,12 @@ def convert(
     config: Path | None,
     trust_pickle: bool,
 ) -> None:
-    """Write a model file as another kind: TARGET's name says which (.pt, .safetensors, or a folder).
+    """Write a model file as another kind: TARGET's name says which (.pt, .safetensors, .index.json, or a folder).
 
-    The default is MODEL's name with .safetensors (.pt for a safetensors file). A checkpoint that stays a .pt file keeps
+    The default is MODEL's name with .safetensors (.pt for safetensors). A checkpoint that stays a .pt file keeps
     everything around its weights, except what the options leave out; a folder in Hugging Face's layout keeps its other
-    files. GGUF, ONNX, TorchScript and .pt2 files give their weights as floats. One tensor is in memory at a time.
+    files. GGUF, ONNX, TorchScript and .pt2 files give their weights, GGUF's as floats. One tensor is in memory at a
+    time.
 
     \b
     Example:
@@ -58,7 +59,7 @@ def convert(
     from ..models.huggingface import read_config
     from ..models.roles import count_parameters
 
-    wanted = run.output(target or model.with_suffix(".pt" if model.suffix == ".safetensors" else ".safetensors"))
+    wanted = run.output(target or _default(model))
     if target not in (None, wanted):
         raise click.UsageError(f"TARGET is {target} and --output is {wanted}: give one of them")
     how = Conversion(
@@ -77,3 +78,13 @@ def convert(
         size = files.size_bytes(temporary)
     run.put("file_bytes", size, "B")
     run.put("parameters", count_parameters(FloatView(open_model(wanted))), "1", method="values in the file's weights")
+
+
+def _default(model: Path) -> Path:
+    """Where to write without TARGET; a dot in a folder's name begins no suffix."""
+    if model.is_dir():
+        return model.with_name(f"{model.name}.safetensors")
+    name = model.name.removesuffix(".index.json")
+    if name.endswith(".safetensors"):
+        return model.with_name(f"{name.removesuffix('.safetensors')}.pt")
+    return model.with_suffix(".safetensors")
