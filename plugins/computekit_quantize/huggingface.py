@@ -54,7 +54,10 @@ def common_group(infos: Iterable[TensorInfo], wanted: int) -> int:
 
 
 def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:
-    """The ``quantization_config`` of config.json: a group for each treatment that ``decisions`` give."""
+    """The ``quantization_config`` of config.json: a group for each treatment that ``decisions`` give.
+
+    With several layouts of weights, it does not ask for dequantizing: transformers 5 would take all for the first.
+    """
     treatments = list(dict.fromkeys(d.treatment for d in decisions if d.quantized and d.treatment.scheme.bits < 16))
     groups = {f"group_{i}": _group(decisions, treatment) for i, treatment in enumerate(treatments)}
     layouts = {group["format"] for group in groups.values()}
@@ -62,7 +65,7 @@ def quantization_config(decisions: Sequence[Decision]) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": layouts.pop() if len(layouts) == 1 else "mixed-precision",
         "quantization_status": "compressed",
-        "dequantize": True,
+        "dequantize": len({(t.scheme.bits, t.scheme.values, t.scheme.zero_points, t.group) for t in treatments}) == 1,
         "ignore": [],
         "config_groups": groups,
     }

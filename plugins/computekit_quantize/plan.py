@@ -52,9 +52,15 @@ class Treatment:
 
     @property
     def milder(self) -> tuple[Treatment, ...]:
-        """Treatments that do less harm, the nearest first: 8 bits for fewer; layers that compute in floats."""
-        wider = (Treatment(schemes.INT8, None, self.activations),) if self.scheme.bits < 8 else ()
-        return (*wider, *((self.storage,) if self.activations != "float" else ()))
+        """Treatments that do less harm, the nearest first: better scales, 8 bits for 4, layers in floats."""
+        found = []
+        if self.scheme == schemes.INT4:
+            found.append(replace(self, scheme=schemes.INT4_MSE))
+        if self.scheme.bits < 8:
+            found.append(Treatment(schemes.INT8, None, self.activations))
+        if self.activations != "float":
+            found.append(self.storage)
+        return tuple(found)
 
     def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight | HalfWeight:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""

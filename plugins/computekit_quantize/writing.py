@@ -40,7 +40,12 @@ def write(
         compression["runtime"] = runtime
     metadata = {**source.metadata, "compression": compression}
     if huggingface.is_folder(source) and any(d.quantized and d.treatment.scheme.bits < 16 for d in decisions):
-        metadata["quantization_config"] = huggingface.quantization_config(decisions)
+        config = metadata["quantization_config"] = huggingface.quantization_config(decisions)
+        if not config["dequantize"]:
+            run.note(
+                "the weights have several layouts, and plain transformers reads folders with one: "
+                "computekit.load_module reads this one, computekit dequantize makes a plain one of it"
+            )
     by_name = {name: decision for decision in decisions for name in decision.names}
     with _one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
 

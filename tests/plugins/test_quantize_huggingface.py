@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 import computekit
 from computekit.cli import main
 from computekit.models import TensorInfo
-from computekit_quantize import huggingface
+from computekit_quantize import huggingface, plan, search, writing
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("compressed_tensors")
@@ -150,3 +152,58 @@ def test_transformers_reads_folders_with_static_activations(llama: Path, tmp_pat
         for each in (ours(prompt).logits, theirs(prompt).logits):
             assert torch.cosine_similarity(each, logits, -1).min() > 0.99
         assert not torch.equal(ours(prompt).logits, theirs(prompt).logits)
+
+
+def mixed(run: computekit.StepRun, folder: Path, target: Path, wishes: list[plan.Treatment | None]) -> None:
+    """Write ``folder`` with treatments that alternate, also within a kind of layer."""
+    source = computekit.open_model(folder)
+    decisions, quantized = [], 0
+    for decision in plan.make(source, plan.Request("int8")):
+        if decision.quantized:
+            decision = search.treated(decision, wishes[quantized % len(wishes)])
+            quantized += 1
+        decisions.append(decision)
+    writing.write(run, source, target, decisions, plan.Request("int8").treatment)
+
+
+@pytest.fixture
+def step() -> computekit.StepRun:
+    made = computekit.StepRun(click.Context(click.Command("quantize")), None, 0, "cpu", None, None, False)
+    made.quiet = True
+    return made
+
+
+def outputs(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.arange(5)[None]).logits
+    return logits
+
+
+INT8 = plan.Request("int8").treatment
+DYNAMIC = plan.Request("int8", activations="dynamic").treatment
+
+
+def test_plain_transformers_reads_a_mixture_of_one_layout(
+    llama: Path, tmp_path: Path, step: computekit.StepRun
+) -> None:
+    mixed(step, llama, tmp_path / "mixed", [INT8, DYNAMIC, None])
+    groups = json.loads((tmp_path / "mixed" / "config.json").read_text())["quantization_config"]["config_groups"]
+    assert len(groups) == 2
+    theirs = outputs(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "mixed").eval())
+    ours = outputs(computekit.load_module(tmp_path / "mixed")[0])
+    assert torch.cosine_similarity(theirs.flatten(), ours.flatten(), 0) > 0.999  # ours rounds some inputs
+    assert not step.notes
+
+
+def test_a_mixture_of_layouts_is_for_computekit_until_it_is_dequantized(
+    llama: Path, tmp_path: Path, step: computekit.StepRun
+) -> None:
+    mixed(step, llama, tmp_path / "mixed", [INT8, plan.Request("int4").treatment, DYNAMIC, None])
+    assert "plain transformers reads folders with one" in step.notes[0]
+    run("dequantize", tmp_path / "mixed", "-o", tmp_path / "floats")
+    plain = outputs(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "floats").eval())
+    ours = outputs(computekit.load_module(tmp_path / "mixed")[0])
+    assert torch.cosine_similarity(plain.flatten(), ours.flatten(), 0) > 0.999
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "mixed").eval()
+    with pytest.raises(RuntimeError):  # never a wrong result
+        outputs(theirs)
