@@ -62,6 +62,19 @@ class Joined(nn.Module):
         return self.c(left) - self.c(F.max_pool2d(right, 3, 1, 1))
 
 
+class NormAndActivation(nn.BatchNorm2d):
+    """As in timm: checks the shape, normalizes by the function, and applies an activation function."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert(x.ndim == 4, "images only")
+        y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, 0.1, self.eps)
+        return self.act(y)
+
+
 class Shuffled(nn.Module):
     """Half of the channels pass by each block, as in ShuffleNet: one grid for all that is ever joined."""
 
@@ -149,6 +162,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, int] 
     "forked": (Forked, IMAGE, (2, 0)),
     "residual": (Residual, IMAGE, (1, 0)),
     "joined": (Joined, IMAGE, (1, 0)),
+    "timm": (lambda: nn.Sequential(conv(3, 8), NormAndActivation(8), conv(8, 4)), IMAGE, (1, 0)),
     "shuffled": (Shuffled, IMAGE, (1, 0)),
     "gated": (Gated, IMAGE, (3, 0)),
     "shared": (Shared, IMAGE, (1, 0)),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Fusion:
 
     name: str
     nodes: list[fx.Node]
-    norm: str | None = None
+    norm: Any = None  # a BatchNorm, or what has its tensors
     sum: fx.Node | None = None
     addend: fx.Node | None = None
     activation: Activation = field(default_factory=Activation)
@@ -161,8 +162,8 @@ class Plan:
         fusion = Fusion(str(node.target), [node])
         layer = self.modules[fusion.name]
         user = _only_user(node)
-        if user is not None and user.op == "call_module" and self._folds(str(user.target), layer):
-            fusion.norm = str(user.target)
+        fusion.norm = None if user is None or isinstance(layer, nn.Linear) else self._norm(user)
+        if user is not None and fusion.norm is not None:
             fusion.nodes.append(user)
             user = _only_user(user)
         if user is None:
@@ -182,10 +183,27 @@ class Plan:
                 fusion.activation = Activation("relu")
         return fusion
 
-    def _folds(self, name: str, layer: nn.Module) -> bool:
-        """Whether a BatchNorm normalizes the channels of ``layer``; after a linear layer the axis may be another."""
-        module = self.modules[name]
-        return isinstance(module, _NORMS) and module.running_mean is not None and not isinstance(layer, nn.Linear)
+    def _norm(self, node: fx.Node) -> Any:
+        """The BatchNorm that ``node`` applies to channels, None for anything else. After a linear layer it is not asked
+        for: the axis may be another there."""
+        if node.op == "call_module":
+            module = self.modules[str(node.target)]
+            return module if isinstance(module, _NORMS) and module.running_mean is not None else None
+        if node.target is not F.batch_norm:
+            return None
+        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        tensors = {name: self._attribute(given.get(name)) for name in names[1:5]}
+        fits = not given.get("training") and tensors["running_mean"] is not None
+        return SimpleNamespace(**tensors, eps=given.get("eps", 1e-5)) if fits else None
+
+    def _attribute(self, node: Any) -> torch.Tensor | None:
+        """The tensor of a module that ``node`` reads."""
+        if not isinstance(node, fx.Node) or node.op != "get_attr":
+            return None
+        owner, _, name = str(node.target).rpartition(".")
+        found = self.constants.get(str(node.target))
+        return getattr(self.modules[owner], name) if found is None else found
 
     def _sums_up(self, node: fx.Node, fusion: Fusion) -> bool:
         """Whether ``node`` adds another value to the result of a convolution in one or two dimensions, once."""

@@ -265,9 +265,8 @@ class _Builder:
             other, addend = self._as_integers(fusion.addend, self._grid_for(fusion.addend))
             inputs.append(other if self._may_be_overwritten(fusion) else self.graph.call_method("clone", (other,)))
         result = grids.output if fusion.in_integers else None
-        norm = self.plan.modules[fusion.norm] if fusion.norm else None
         made = _kernel(
-            self.plan.modules[fusion.name], grid, result, self.dtype, norm=norm, addend=addend,
+            self.plan.modules[fusion.name], grid, result, self.dtype, norm=fusion.norm, addend=addend,
             activation=fusion.activation,
         )  # fmt: skip
         y = self._call(made, *inputs)

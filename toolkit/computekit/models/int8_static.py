@@ -131,7 +131,7 @@ class IntegerLayer(nn.Module):
         input: Affine,
         result: Affine | None,
         *,
-        norm: nn.Module | None = None,
+        norm: Any = None,
         addend: Affine | None = None,
         activation: Activation = Activation(),
         dtype: torch.dtype = torch.float32,

@@ -84,10 +84,11 @@ def trace(module: nn.Module) -> tuple[fx.Graph, dict[str, torch.Tensor]]:
 
 
 def _drop_defaults(graph: fx.Graph, needed: int) -> None:
-    """Remove the inputs that tracing made of arguments with defaults, and the checks on them."""
+    """Remove the inputs that tracing made of arguments with defaults, and all checks: on them, and on shapes."""
     checks = (torch._assert, fx._symbolic_trace._assert_is_none)
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and (node.target in checks or (node.target is operator.eq and not node.users)):
+        idle = node.target in (operator.eq, getattr) and not node.users
+        if node.op == "call_function" and (node.target in checks or idle):
             graph.erase_node(node)
     for node in [node for node in graph.nodes if node.op == "placeholder"][needed:]:
         if node.users:
