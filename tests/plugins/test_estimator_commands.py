@@ -55,7 +55,8 @@ def test_a_model_that_is_no_transformer_gets_a_roofline():
     values = quantities("train", "--arch", "mlp", "--device-name", "T4", "--precision", "fp32", "--microbatch", 64,
                         "--samples", 1e6)  # fmt: skip
     assert 0 < values["mfu"]["value"] < 1 and values["training_time_s"]["value"] > 0
-    assert "interval" not in values["step_time_s"]
+    assert values["step_time_s"]["interval"][0] < values["step_time_s"]["value"] < values["step_time_s"]["interval"][1]
+    assert "measured over predicted" in values["step_time_s"]["method"]
 
 
 def test_a_device_without_published_runs_is_marked():
