@@ -243,16 +243,40 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
 
 
 def counted(subject: Subject) -> FlopCount:
-    """The count of a subject that has a module; one that cannot run without values is built with real weights."""
+    """The count of a subject that has a module.
+
+    Code that wants more than the main input gets all that it takes; code that needs values is built with real weights;
+    products over groups of experts exist in bf16 only.
+    """
     from computekit import flops
 
     assert subject.module is not None and subject.inputs is not None
-    try:
-        return flops.count(subject.module, subject.inputs, subject.kwargs)
-    except flops.CountFailed:
-        if subject.rebuild is None:
-            raise
-    return flops.count(subject.rebuild(), subject.inputs, subject.kwargs)
+    ways: list[tuple[Callable[[], Any], Any]] = [
+        (lambda: subject.module, subject.kwargs),
+        (lambda: subject.module, subject.all_kwargs),
+        (_in_bf16(subject), subject.kwargs),
+    ]
+    if subject.rebuild is not None:
+        ways += [(subject.rebuild, subject.kwargs), (subject.rebuild, subject.all_kwargs)]
+    first: flops.CountFailed | None = None
+    for make, kwargs in ways:
+        try:
+            return flops.count(make(), subject.inputs, kwargs)
+        except flops.CountFailed as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _in_bf16(subject: Subject) -> Callable[[], Any]:
+    def make() -> Any:
+        import copy
+
+        import torch
+
+        return copy.deepcopy(subject.module).to(torch.bfloat16)  # type: ignore[union-attr]
+
+    return make
 
 
 def _module_table(cost: FlopCount, depth: int = 1, limit: int = 30) -> str:

@@ -107,12 +107,12 @@ def _products(model: Transformer, layout: Layout, tokens: Number) -> list[tuple[
 
 
 def _product(gpu: Gpu, layout: Layout, m: Number, n: Number, k: Number, batch: Number, c: Constants) -> Number:
-    element = 1.0 if layout.precision == "fp8" else 4.0 if layout.precision in ("fp32", "tf32") else 2.0
+    element = {"fp4": 0.5, "fp8": 1.0, "fp32": 4.0, "tf32": 4.0}.get(layout.precision, 2.0)
     return gemm.seconds(gpu, layout.precision, m, n, k, batch, element, c)
 
 
 def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backward: bool) -> Number:
-    half = "bf16" if layout.precision in ("fp8", "bf16") else layout.precision
+    half = "bf16" if layout.precision in ("fp4", "fp8") else layout.precision
     s, d = model.seq, model.head_dim
     heads = layout.microbatch * model.heads / layout.tp
     if layout.fused_attention:
@@ -149,7 +149,7 @@ def _elementwise(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, tok
     traffic = traffic + (3 if model.gated else 2) * element * inner / t
     if model.experts:  # rows are sorted by expert, and brought back
         traffic = traffic + 4 * element * tokens * model.topk * model.hidden / shared
-    if layout.precision == "fp8":
+    if layout.precision in ("fp4", "fp8"):
         traffic = traffic + 3.0 * (2 * tokens * model.hidden / shared + tokens * model.v_width / t + inner / t)
     if not backward:
         return gemm.elementwise(gpu, traffic, kernels, c)

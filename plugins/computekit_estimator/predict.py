@@ -238,26 +238,33 @@ def _forward_flops(run: Run, _c: Constants) -> float:
 
     from computekit import flops
 
-    side = run.whole("seq")
+    side = run.whole("seq", 224)
     cost = flops.count(_torchvision(run), torch.zeros(1, 3, side, side), backward=False)
     return float(cost.forward)
 
 
 def _torchvision(run: Run) -> Any:
-    if importlib.util.find_spec("torchvision") is None:
-        raise CannotPredict("the model's code is in torchvision, which is not installed")
+    """An image model by name: what `vision` knows, else the code of torchvision where that is installed."""
     import torch
 
+    name = run.text("model").split()[-1]
+    with torch.device("meta"):
+        from . import vision
+
+        known = vision.build(name)
+    if known is not None:
+        return known.eval()
+    if importlib.util.find_spec("torchvision") is None:
+        raise CannotPredict(f"the code of {name} is in torchvision, which is not installed")
     try:
         import torchvision  # type: ignore[import-not-found, unused-ignore]
     except (ImportError, RuntimeError) as error:  # built for another torch
         raise CannotPredict(f"torchvision does not load: {error}") from error
-    name = run.text("model").split()[-1].lower()
     try:
         with torch.device("meta"):
-            return torchvision.models.get_model(name).eval()
+            return torchvision.models.get_model(name.lower()).eval()
     except NotImplementedError:  # a constructor that reads values of its own tensors
-        return torchvision.models.get_model(name).eval()
+        return torchvision.models.get_model(name.lower()).eval()
     except ValueError as error:
         raise CannotPredict(f"torchvision has no model {name!r}") from error
 

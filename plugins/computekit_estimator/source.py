@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _TOKENS = 2048
 """Tokens of the sample that is counted, where neither the user nor the model sets fewer."""
+_SAMPLES = 16_000
+"""Samples of a waveform: one second."""
+_ALIKE = 0.1
+"""How far the parameters by dimensions may be from those of the built model; beyond it the layers are others."""
 _REBUILDABLE = 200_000_000
 """Parameters up to which a config's model is built with real weights when it cannot be counted without."""
 
@@ -32,7 +36,7 @@ class Subject:
     """A model to estimate. ``module`` is None for weights without code and for plain dimensions.
 
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
-    code that cannot run without values.
+    code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input.
     """
 
     label: str
@@ -40,6 +44,7 @@ class Subject:
     module: nn.Module | None = None
     inputs: tuple[Any, ...] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    all_kwargs: Mapping[str, Any] = field(default_factory=dict)
     dims: Transformer | None = None
     parameters: int | None = None
     weight_bytes: int | None = None
@@ -155,17 +160,14 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
 def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ...] | None) -> None:
     """Build the config's model on the meta device and make one sample for it."""
     import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     hf = AutoConfig.for_model(**config)
     with contextlib.suppress(ComputekitError):  # a model that is no transformer has no dimensions
         subject.dims = transformer.from_config(hf.to_dict(), subject.label)
-    named = " ".join(config.get("architectures") or [])
-    factory = AutoModelForCausalLM if "CausalLM" in named or "LMHead" in named else AutoModel
 
     def build() -> Any:
-        module: Any = factory.from_config(hf)  # type: ignore[no-untyped-call]
-        return module.eval()
+        return _model_class(config)(hf).eval()
 
     with torch.device("meta"):
         module = build()
@@ -178,10 +180,30 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
         subject.rebuild = build
     subject.module, subject.inputs = module, ()
     subject.kwargs, subject.tokens = _config_inputs(module, hf, shape)
-    if subject.tokens is None or hf.is_encoder_decoder:
-        subject.dims = None  # images, audio and encoder-decoders have other dimensions than these
+    subject.all_kwargs = _all_inputs(module, hf, subject.kwargs)
+    odd = subject.dims is not None and abs(subject.dims.parameters / subject.parameters - 1) > _ALIKE
+    if subject.tokens is None or hf.is_encoder_decoder or odd:
+        subject.dims = None  # images, audio, encoder-decoders and hybrids have other dimensions than these
     elif subject.dims is not None:
         subject.dims = replace(subject.dims, seq=subject.tokens)
+
+
+def _model_class(config: dict[str, Any]) -> Any:
+    """What builds the model of a config: the class it names, else what transformers has for its type."""
+    import transformers
+    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    named = next(iter(config.get("architectures") or []), "")
+    if getattr(transformers, named, None) is not None:
+        return getattr(transformers, named)
+    kind = CONFIG_MAPPING[config["model_type"]]
+    if kind in MODEL_MAPPING:
+        return AutoModel.from_config
+    # a part of a larger model, "align_text_model": its class is named like its config
+    own = getattr(transformers, kind.__name__.removesuffix("Config") + "Model", None)
+    return own or AutoModelForCausalLM.from_config
 
 
 def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[dict[str, Any], int | None]:
@@ -190,16 +212,48 @@ def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple
 
     name = getattr(module, "main_input_name", "input_ids")
     if name == "pixel_values":
-        size = getattr(hf, "image_size", 224)
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        return {name: torch.zeros(shape or (1, getattr(hf, "num_channels", 3), height, width))}, None
+        return {name: torch.zeros(shape or _image(hf))}, None
     tokens = shape[-1] if shape else min(getattr(hf, "max_position_embeddings", None) or _TOKENS, _TOKENS)
     written = min(tokens, getattr(hf, "max_target_positions", None) or tokens)
     decoder = {"decoder_input_ids": torch.zeros((1, written), dtype=torch.long)} if hf.is_encoder_decoder else {}
     if name == "input_features":
-        length = 2 * getattr(hf, "max_source_positions", 1500)
-        return {name: torch.zeros(shape or (1, hf.num_mel_bins, length)), **decoder}, None
+        return {name: torch.zeros(shape or _features(hf)), **decoder}, None
+    if name == "input_values":
+        return {name: torch.zeros(shape or (1, _SAMPLES)), **decoder}, None
     given: dict[str, Any] = {name: torch.zeros(shape or (1, tokens), dtype=torch.long), **decoder}
     if getattr(hf, "use_cache", False) and not decoder:
         given["use_cache"] = True  # with a cache no check for packed sequences needs the values
     return given, tokens
+
+
+def _all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """``given`` and whatever else the model's forward takes of text, image and sound: for models of several kinds."""
+    import inspect
+
+    import torch
+
+    text = getattr(hf, "text_config", None) or hf
+    tokens = min(getattr(text, "max_position_embeddings", None) or _TOKENS, _TOKENS)
+    ids = torch.zeros((1, tokens), dtype=torch.long)
+    takes = inspect.signature(module.forward).parameters
+    makers: dict[str, Callable[[], Any]] = {
+        "input_ids": lambda: ids,
+        "pixel_values": lambda: torch.zeros(_image(getattr(hf, "vision_config", None) or hf)),
+        "input_features": lambda: torch.zeros(_features(getattr(hf, "audio_config", None) or hf)),
+        "input_values": lambda: torch.zeros((1, _SAMPLES)),
+    }
+    return {**{name: make() for name, make in makers.items() if name in takes}, **given}
+
+
+def _image(hf: Any) -> tuple[int, ...]:
+    size = getattr(hf, "image_size", None) or 224
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return (1, getattr(hf, "num_channels", None) or 3, height, width)
+
+
+def _features(hf: Any) -> tuple[int, ...]:
+    """A mel spectrogram: bins before frames in Whisper's kind, after them in others."""
+    bins = getattr(hf, "num_mel_bins", None) or getattr(hf, "input_feat_per_channel", None) or 80
+    if hasattr(hf, "max_source_positions") and hasattr(hf, "num_mel_bins"):
+        return (1, bins, 2 * hf.max_source_positions)
+    return (1, 1000, bins)

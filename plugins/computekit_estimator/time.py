@@ -99,7 +99,7 @@ def _logits(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Numbe
     """Output projection and cross-entropy, forward and backward, of one microbatch."""
     tokens = layout.microbatch * model.seq / layout.cp
     columns = np.ceil(model.vocab / layout.tp / 64) * 64  # vocabularies are padded
-    precision = "bf16" if layout.precision == "fp8" else layout.precision
+    precision = "bf16" if layout.precision in ("fp4", "fp8") else layout.precision
     products = sum(
         gemm.seconds(gpu, precision, m, n, k, constants=c)
         for m, n, k in (

@@ -253,4 +253,17 @@ def other(func: Any, name: str, args: Sequence[Any], out: Any) -> int | None:
         return (3 if name.startswith(("var", "std")) else 1) * numel(args)
     if torch.Tag.pointwise in func.tags:
         return numel(out)
+    return _derived(name, args, out)
+
+
+def _derived(name: str, args: Sequence[Any], out: Any) -> int | None:
+    """FLOPs of a variant of an operator that has a formula: in place, or the gradient of an element-wise one."""
+    if name.endswith("_") and not name.startswith("__"):
+        base = getattr(torch.ops.aten, name.rstrip("_"), None)
+        if base is not None:
+            return other(getattr(base, base.overloads()[0]), name.rstrip("_"), args, out)
+    if name.endswith("_backward"):
+        base = getattr(torch.ops.aten, name.removesuffix("_backward"), None)
+        if base is not None and any(torch.Tag.pointwise in getattr(base, o).tags for o in base.overloads()):
+            return 2 * numel(out)  # the derivative, and its product with the gradient
     return None
