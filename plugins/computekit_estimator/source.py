@@ -25,9 +25,9 @@ _TOKENS = 2048
 """Tokens of the sample that is counted, where neither the user nor the model sets fewer."""
 _SAMPLES = 16_000
 """Samples of a waveform: one second."""
-_ALIKE = 0.1
+_ALIKE = 0.05
 """How far the parameters by dimensions may be from those of the built model; beyond it the layers are others."""
-_REBUILDABLE = 200_000_000
+_REBUILDABLE = 500_000_000
 """Parameters up to which a config's model is built with real weights when it cannot be counted without."""
 
 
@@ -213,7 +213,7 @@ def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple
     name = getattr(module, "main_input_name", "input_ids")
     if name == "pixel_values":
         return {name: torch.zeros(shape or _image(hf))}, None
-    tokens = shape[-1] if shape else min(getattr(hf, "max_position_embeddings", None) or _TOKENS, _TOKENS)
+    tokens = shape[-1] if shape else _length(hf)
     written = min(tokens, getattr(hf, "max_target_positions", None) or tokens)
     decoder = {"decoder_input_ids": torch.zeros((1, written), dtype=torch.long)} if hf.is_encoder_decoder else {}
     if name == "input_features":
@@ -232,23 +232,38 @@ def _all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
 
     import torch
 
-    text = getattr(hf, "text_config", None) or hf
-    tokens = min(getattr(text, "max_position_embeddings", None) or _TOKENS, _TOKENS)
-    ids = torch.zeros((1, tokens), dtype=torch.long)
+    ids = torch.zeros((1, _length(hf)), dtype=torch.long)
     takes = inspect.signature(module.forward).parameters
     makers: dict[str, Callable[[], Any]] = {
         "input_ids": lambda: ids,
         "pixel_values": lambda: torch.zeros(_image(getattr(hf, "vision_config", None) or hf)),
         "input_features": lambda: torch.zeros(_features(getattr(hf, "audio_config", None) or hf)),
-        "input_values": lambda: torch.zeros((1, _SAMPLES)),
+        "input_values": lambda: torch.zeros(_sound(hf)),
     }
-    return {**{name: make() for name, make in makers.items() if name in takes}, **given}
+    rest = {name: value for name, value in given.items() if name != "input_values"}
+    if "use_cache" in rest:
+        rest["use_cache"] = False
+    return {**{name: make() for name, make in makers.items() if name in takes}, **rest}
+
+
+def _length(hf: Any) -> int:
+    """Tokens of a sample: what the model's positions allow, up to a limit."""
+    text = getattr(hf, "text_config", None) or hf
+    return min(getattr(text, "max_position_embeddings", None) or _TOKENS, _TOKENS)
 
 
 def _image(hf: Any) -> tuple[int, ...]:
     size = getattr(hf, "image_size", None) or 224
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     return (1, getattr(hf, "num_channels", None) or 3, height, width)
+
+
+def _sound(hf: Any) -> tuple[int, ...]:
+    """A waveform, with its channels where the config has them, or the spectrogram that some call input values."""
+    if getattr(hf, "num_mel_bins", None) and getattr(hf, "max_length", None):
+        return (1, hf.max_length, hf.num_mel_bins)
+    channels = getattr(hf, "audio_channels", None)
+    return (1, channels, _SAMPLES) if channels else (1, _SAMPLES)
 
 
 def _features(hf: Any) -> tuple[int, ...]:

@@ -202,7 +202,7 @@ def from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
     """Dimensions from a Hugging Face ``config.json``, by the names that its families use.
 
     Raises:
-        ContradictingDimensions: a dimension is missing.
+        ContradictingDimensions: a dimension is missing, or layers are of other kinds than attention.
     """
     text = config.get("text_config")
     if isinstance(text, Mapping):
@@ -216,14 +216,17 @@ def from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
         raise ContradictingDimensions(f"the config names no {', '.join(missing)}")
     hidden, heads = int(pick(*_HIDDEN)), int(pick(*_HEADS))
     kind = str(config.get("model_type", ""))
+    kinds = set(config.get("layer_types") or []) - {"full_attention", "sliding_attention", "chunked_attention"}
+    if kinds:
+        raise ContradictingDimensions(f"not all layers are attention: {', '.join(sorted(map(str, kinds)))}")
     experts = int(pick("num_local_experts", "n_routed_experts", "num_experts", default=0))
     latent = _latent(pick)
-    gated = kind in _GATED or str(pick("hidden_act", "activation_function", default="")) in ("silu", "swiglu")
+    gated = kind.startswith(_GATED) or str(pick("hidden_act", "activation_function", default="")) in ("silu", "swiglu")
     return Transformer(
         layers=int(pick(*_LAYERS)),
         hidden=hidden,
         heads=heads,
-        kv_heads=heads if latent else int(pick("num_key_value_heads", "num_kv_heads", default=heads)),
+        kv_heads=heads if latent else _kv_heads(config, heads),
         head_dim=latent.get("head_dim", int(pick("head_dim", default=0) or 0)),
         ffn=int(pick("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_size",
                      default=pick("moe_intermediate_size", default=4 * hidden))),
@@ -257,6 +260,13 @@ def _latent(pick: Callable[..., Any]) -> dict[str, int]:
     }
 
 
+def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
+    """Key-value heads; one where a config says multi-query, unless its newer attention has groups (Falcon)."""
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
+    return int(config.get("num_key_value_heads") or config.get("num_kv_heads") or heads)
+
+
 def _shared(config: Mapping[str, Any]) -> int:
     """Shared experts, in widths of a routed one."""
     if config.get("n_shared_experts"):
@@ -268,7 +278,11 @@ def _shared(config: Mapping[str, Any]) -> int:
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "model_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-_GATED = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "deepseek_v2", "deepseek_v3")
+_GATED = (
+    "llama", "mistral", "ministral", "mixtral", "qwen", "gemma", "phi3", "phimoe", "deepseek", "olmo", "granite",
+    "cohere", "glm", "smollm", "gpt_oss", "minimax", "ernie4", "exaone", "stablelm", "hunyuan", "dots1",
+)  # fmt: skip
+"""Beginnings of model types whose feed-forward blocks are gated, whatever their activation is called."""
 
 
 def _near_divisor(total: int, wanted: int) -> int:

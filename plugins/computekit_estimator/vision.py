@@ -157,7 +157,7 @@ def regnet(name: str) -> nn.Module | None:
     into, before = 32, 0
     for width in widths:
         each = min(group, width)
-        out = int(round(width / each) * each)
+        out = int((width + each / 2) // each * each)
         stride = 2 if width != before else 1
         middle = [Squeeze(out, round(into / 4))] if name.startswith("y") else []
         body = nn.Sequential(

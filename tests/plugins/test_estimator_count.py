@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from torch import nn
 
 import computekit
-from computekit import files
+from computekit import ComputekitError, files, flops
 from computekit.cli import main
 from computekit.models import ArchRef, build
+from computekit_estimator import count, source, transformer, vision
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32}
 
@@ -152,3 +153,49 @@ def test_a_config_of_experts_counts_active_products(tmp_path):
     dims = from_config(json.loads(config.read_text()))
     assert quantities["forward_flops"]["value"] == dims.forward_flops(64)
     assert quantities["active_parameters"]["value"] < quantities["parameters"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "small"),
+    [
+        ("llama", "LlamaForCausalLM", {}),
+        ("gpt2", "GPT2LMHeadModel", {}),
+        ("bloom", "BloomForCausalLM", {}),
+        ("falcon", "FalconForCausalLM", {}),
+        ("mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
+        ("deepseek_v3", "DeepseekV3ForCausalLM", {"n_routed_experts": 16, "first_k_dense_replace": 1, "n_group": 1,
+                                                  "topk_group": 1}),
+        ("olmoe", "OlmoeForCausalLM", {"num_experts": 8}),
+    ],
+)  # fmt: skip
+def test_dimensions_agree_with_the_built_model(kind, named, small):
+    """Two ways to the same FLOPs: the operators of the model as built, and the formulas of its dimensions."""
+    transformers = pytest.importorskip("transformers")
+    layers = "n_layer" if kind in ("gpt2", "bloom") else "num_hidden_layers"
+    config = transformers.AutoConfig.for_model(kind, **{layers: 2}, **small).to_dict()
+    subject = source.Subject(label=kind)
+    source._build_config(subject, {**config, "model_type": kind, "architectures": [named]}, (1, 64))
+    cost = count.counted(subject)
+    assert subject.dims is not None
+    assert cost.forward == subject.dims.forward_flops(64)
+    assert subject.dims.parameters == pytest.approx(subject.parameters, rel=0.002)
+    assert not cost.unknown
+
+
+def test_a_model_with_layers_of_other_kinds_has_no_transformer_dimensions():
+    with pytest.raises(ComputekitError, match="not all layers are attention: linear_attention"):
+        transformer.from_config({"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
+                                 "layer_types": ["linear_attention", "full_attention"]})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "macs"),
+    [("ResNet152", 60_192_808, 11.514e9), ("ResNeXt50_32x4d", 25_028_904, 4.23e9), ("VGG11", 132_863_336, 7.609e9),
+     ("Wide_ResNet50_2", 68_883_240, 11.398e9), ("RegNet_X_400MF", 5_495_976, 0.414e9)],
+)  # fmt: skip
+def test_image_models_by_name(name, parameters, macs):
+    """Parameters and multiply-adds that torchvision publishes with its weights."""
+    with torch.device("meta"):
+        module = vision.build(name).eval()
+    assert sum(p.numel() for p in module.parameters()) == parameters
+    assert flops.count(module, torch.zeros(1, 3, 224, 224), backward=False).macs == pytest.approx(macs, rel=2e-3)

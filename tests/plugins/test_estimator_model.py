@@ -47,7 +47,7 @@ def test_wave_and_tile_quantisation():
 def test_ring_collectives():
     size, rate = 1e9, A100.node_rate * CONSTANTS.node_link
     one = float(collectives.all_reduce(A100, size, 8, 8))
-    assert one == pytest.approx(2 * size * 7 / 8 / rate + 2 * CONSTANTS.message_s)
+    assert one == pytest.approx(2 * size * 7 / 8 / rate + 2 * 3 * CONSTANTS.message_s)
     assert float(collectives.all_reduce(A100, size, 1, 1)) == 0
     assert float(collectives.all_reduce(A100, size, 64, 8)) > one  # the network is slower than the node
     alone, together = (float(collectives.gather(A100, size, 16, near)) for near in (1, 8))
@@ -62,10 +62,35 @@ def test_ring_collectives():
         (replace(ALL, overlap=True), replace(ALL, overlap=False)),
         (ALL, replace(ALL, fused_attention=False)),
         (replace(ALL, tensor_overlap=True), ALL),
+        (replace(ALL, async_gradients=True), ALL),
     ],
 )
 def test_effects_point_the_right_way(faster, slower):
     assert step(faster) / faster.global_batch < step(slower) / slower.global_batch
+
+
+def test_tokens_travel_to_their_experts():
+    mixture = replace(GPT, experts=16, topk=2, expert_ffn=2048, shared_experts=1)
+    spread = Layout(dp=16, ep=16, global_batch=16)
+    assert step(spread, mixture) > step(replace(spread, expert_overlap=True), mixture)
+    size, near = 1e8, 8
+    once, twice = (float(collectives.all_to_all(A100, size, 64, near, copies=copies)) for copies in (8, 0))
+    assert once < twice  # a node gets a row once
+    assert float(collectives.all_to_all(A100, size, 8, 8)) < twice  # inside a node
+
+
+def test_sharded_weights_go_around_all_nodes():
+    """At one sequence a rank the same work on more nodes takes longer only by communication."""
+    few, many = (Layout(dp=n, global_batch=n, sharding="zero3") for n in (64, 1024))
+    grown = float(time.step(GPT, many, A100).data_comm - time.step(GPT, few, A100).data_comm)
+    assert grown > 2 * GPT.layers * 100 * CONSTANTS.network_message_s
+
+
+def test_latent_attention_keeps_a_small_cache_and_splits_its_heads():
+    latent = replace(GPT, kv_lora=512, rope_dim=64, head_dim=192, v_dim=128, bias=False)
+    assert latent.cache_width == 576 < GPT.cache_width
+    assert latent.attention_products(4)[0][0] == latent.q_width / 4
+    assert latent.attention_products(4)[1][0] == 576  # what keys and values come from is on every rank
 
 
 def test_a_longer_pipeline_has_a_larger_bubble_and_interleaving_a_smaller_one():

@@ -54,6 +54,11 @@ def _linear(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[0].numel()) * int(args[1].shape[0])
 
 
+def _triangular(args: Sequence[Any], _out: Any) -> int:
+    """A triangular system (n, n) and k right-hand sides (n, k): n^2 k."""
+    return int(args[0].shape[-1]) * int(args[1].numel())
+
+
 def _grouped_mm(args: Sequence[Any], out: Any) -> int:
     """Mixture-of-experts product over groups of rows: each row of (m, k) meets one of the g matrices (g, k, n).
 
@@ -126,6 +131,7 @@ CONTRACTIONS: dict[str, Formula] = {
     "linear": _linear,
     "mkldnn_linear": _linear,
     "_grouped_mm": _grouped_mm,
+    "linalg_solve_triangular": _triangular,
     "convolution": _convolution,
     "_convolution": _convolution,
     "convolution_overrideable": _convolution,
@@ -189,6 +195,10 @@ PER_ELEMENT: dict[str, int] = {
     "scatter_add": 1,
     "floor_divide": 1,
     "cumprod": 1,
+    "_weight_norm_interface": 3,  # square and add, scale
+    "_weight_norm_interface_backward": 6,
+    "hardswish": 4,  # add, clip, multiply, divide
+    "polar": 4,  # cosine, sine, two products
     "_thnn_fused_lstm_cell": 9,
     "_thnn_fused_gru_cell": 9,
 }
@@ -205,7 +215,8 @@ NO_ARITHMETIC = {
     "embedding", "index", "index_select", "gather", "index_put", "index_put_", "scatter", "scatter_", "select_scatter",
     "slice_scatter", "select_backward", "slice_backward", "unsqueeze_copy", "cat", "stack", "clone", "copy_", "copy",
     "as_strided_",
-    "contiguous", "_to_copy", "to", "unsafe_split", "split", "unsafe_chunk", "constant_pad_nd", "reflection_pad2d",
+    "contiguous", "_to_copy", "to", "unsafe_split", "split", "unsafe_chunk", "constant_pad_nd", "reflection_pad1d",
+    "reflection_pad2d",
     "replication_pad2d", "roll", "flip", "repeat", "repeat_interleave", "tile", "expand_copy", "permute_copy",
     "_reshape_copy", "_unsafe_view", "resize_", "set_", "lift_fresh", "lift_fresh_copy", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "empty", "empty_like", "empty_strided",
@@ -247,6 +258,8 @@ def other(func: Any, name: str, args: Sequence[Any], out: Any) -> int | None:
     """FLOPs of an operator that is no contraction; None where there is no formula."""
     if func.is_view or name in NO_ARITHMETIC:
         return 0
+    if name in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
+        return _fft(args, out)
     if name in PER_ELEMENT:
         return PER_ELEMENT[name] * max(numel(args), numel(out))
     if name in REDUCTIONS or torch.Tag.reduction in func.tags:
@@ -254,6 +267,14 @@ def other(func: Any, name: str, args: Sequence[Any], out: Any) -> int | None:
     if torch.Tag.pointwise in func.tags:
         return numel(out)
     return _derived(name, args, out)
+
+
+def _fft(args: Sequence[Any], out: Any) -> int:
+    """5 n log2 n for each transform of n points (Cooley and Tukey), half of it where one side is real."""
+    whole = max((args[0], out), key=lambda t: int(t.numel()))
+    points = math.prod(int(whole.shape[d]) for d in args[1])
+    both = args[0].is_complex() and out.is_complex()
+    return round(5 * int(whole.numel()) * math.log2(max(points, 2)) / (1 if both else 2))
 
 
 def _derived(name: str, args: Sequence[Any], out: Any) -> int | None:
