@@ -47,6 +47,13 @@ def text(module, split):
 def broken(module, split):
     raise ValueError("not\\ntoday")
 
+def more_classes():
+    targets = torch.arange(120) % 5
+    return torch.randn(120, 16), targets
+
+def wider():
+    return torch.randn(120, 20), torch.arange(120) % 3
+
 number = 3
 """
 
@@ -117,6 +124,29 @@ def test_bad_goals_are_one_line(folder: Path, words: list[str], status: int, sai
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert not list(folder.glob("*-int8*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "mine:more_classes"], "tells 3 classes apart, but the data has class 4"),
+        (["--data", "mine:wider"], "cannot take samples of shape 20"),
+        (["--data", "mine:data", "--activations", "static", "--calibration", "mine:wider"], "cannot take samples"),
+    ],
+)
+def test_data_that_does_not_fit_is_one_line(folder: Path, words: list[str], said: str) -> None:
+    result = quantize(folder, *words)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert not list(folder.glob("*-int8*"))
+
+
+def test_weights_without_code_cannot_be_measured(folder: Path) -> None:
+    mine = next(folder.glob("mine_*.py")).stem
+    asked = ["quantize", "--int8", str(folder / "m.pt"), "--data", f"{mine}:data", "--max-drop", "1"]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 1
+    assert "holds weights without code; say which architecture with --arch" in result.stderr
 
 
 def test_cosine_needs_no_head() -> None:
