@@ -259,6 +259,8 @@ def make(
         return Own(data, device, batch_size, name, call, direction != "lower")
     if name == "cosine":
         return Cosine(data, device, batch_size, original)
+    if data.task == "inputs":
+        raise ComputekitError(f"data {data.name} has inputs and no targets: say --metric cosine, or module:callable")
     usual = OfTask(data, device, batch_size)
     if name is not None and name != usual.key:
         raise ComputekitError(

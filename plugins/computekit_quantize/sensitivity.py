@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .timing import Seconds
     from .workbench import Workbench
 
-SAMPLES = {"classification": 256, "language-modeling": 16}
+SAMPLES = {"classification": 256, "language-modeling": 16, "inputs": 64}
 """Samples of the validation split on which layers are ranked, at most; sets of layers are judged on the whole split."""
 
-_TIMED = {"classification": 8, "language-modeling": 1}
+_TIMED = {"classification": 8, "language-modeling": 1, "inputs": 4}
 """Samples that go through the model when its layers are timed."""
 
 

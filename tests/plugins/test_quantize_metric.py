@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -139,6 +140,27 @@ def test_data_that_does_not_fit_is_one_line(folder: Path, words: list[str], said
     assert result.exit_code == 1
     assert said in result.stderr
     assert not list(folder.glob("*-int8*"))
+
+
+def test_inputs_alone_do_for_cosine(folder: Path) -> None:
+    numpy.savez(folder / "inputs.npz", inputs=numpy.random.RandomState(0).randn(50, 16))
+    mine = next(folder.glob("mine_*.py")).stem
+    asked = [
+        "quantize",
+        "--int8",
+        str(folder / "m.pt"),
+        "--arch",
+        f"{mine}:build",
+        "--data",
+        str(folder / "inputs.npz"),
+    ]
+    result = CliRunner().invoke(main, [*asked, "--metric", "cosine", "--max-drop", "1", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["rows"][0]["quantities"]["cosine"]["value"] > 0.99
+    for words, said in ([], "say --metric cosine"), (["--metric", "cosine", "--qat-epochs", "1"], "no targets"):
+        result = CliRunner().invoke(main, [*asked, *words])
+        assert result.exit_code == 1
+        assert said in result.stderr
 
 
 def test_weights_without_code_cannot_be_measured(folder: Path) -> None:

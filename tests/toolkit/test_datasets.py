@@ -188,3 +188,15 @@ def test_unusable_files_say_what_is_wrong(tmp_path: Path) -> None:
     ]:
         with pytest.raises(FileProblem, match=message):
             load_data(str(tmp_path / f"{name}.npz"))
+
+
+def test_inputs_alone_are_split_and_token_ids_stay_whole() -> None:
+    data = datasets.from_inputs("d", numpy.arange(60).reshape(20, 3), "here")
+    assert data.task == "inputs"
+    assert [len(split) for split in (data.train, data.validation, data.test)] == [14, 2, 4]
+    assert data.train.inputs.dtype == torch.int64
+    rows = torch.cat([split.inputs for split in (data.train, data.validation, data.test)])[:, 0]
+    assert sorted(rows.tolist()) == list(range(0, 60, 3))
+    assert datasets.from_inputs("d", numpy.random.rand(20, 3), "here").train.inputs.dtype == torch.float32
+    with pytest.raises(datasets.DataProblem):
+        datasets.from_inputs("d", numpy.zeros((2, 3)), "here")

@@ -48,7 +48,7 @@ class Data:
     """
 
     name: str
-    task: Literal["classification", "language-modeling"]
+    task: Literal["classification", "language-modeling", "inputs"]
     train: Split
     validation: Split
     test: Split
@@ -103,6 +103,7 @@ def load_data(name: str, *, model: str | Path | None = None, window: Window | No
     A ``.npz`` file holds ``inputs`` (N, ...) and ``targets`` (N,) (also ``x`` and ``y``), or its own splits as
     ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``x_validation``, ``y_validation``. A ``.txt`` file
     is read as bytes: the vocabulary is 256 and any encoding works. The callable returns a `Data`, or (inputs, targets).
+    Inputs alone do for calibration and for comparing models with each other; see `from_inputs`.
 
     For a ``model`` that brings a tokenizer (a Hugging Face folder, or a file in it) a text is cut into windows of that
     tokenizer's tokens: of 256, or as ``window`` says (`computekit.text.Window`).
@@ -184,6 +185,28 @@ def from_text(name: str, text: bytes, source: str, window: int | None = None) ->
     return from_bytes(name, text, source, Window(window) if window else None)
 
 
+def from_inputs(name: str, inputs: Any, source: str) -> Data:
+    """Data of the task "inputs": no targets (zeros stand for them), so that models can only be held against another.
+
+    Whole numbers of shape (N, T) are token ids and stay whole; other inputs are read as `from_arrays` reads them. The
+    split is 70/10/20, drawn with a fixed seed.
+    """
+    import numpy
+
+    raw = numpy.asarray(inputs)
+    tokens = raw.ndim == 2 and raw.dtype.kind in "iu" and raw.dtype != numpy.uint8
+    x = numpy.ascontiguousarray(raw.astype(numpy.int64)) if tokens else _inputs(name, inputs)
+    if len(x) < 3:
+        raise DataProblem(name, f"has {len(x)} samples", "give one at least for each of train, validation and test")
+    order = numpy.random.RandomState(0).permutation(len(x))
+    test = max(1, round(len(x) * (1 - _TRAIN - _VALIDATION)))
+    held_out = max(1, round(len(x) * _VALIDATION))
+    parts = numpy.split(order, (len(x) - held_out - test, len(x) - test))
+    none = numpy.zeros(len(x), dtype=numpy.int64)
+    train, validation, test_part = (_split(x, none, numpy.sort(part)) for part in parts)
+    return Data(name, "inputs", train, validation, test_part, 1, source)
+
+
 def _split(x: numpy.ndarray, y: numpy.ndarray, index: numpy.ndarray | slice = slice(None)) -> Split:
     import torch
 
@@ -247,9 +270,9 @@ def _npz(path: Path) -> Data:
         return _own_splits(name, arrays, source)
     x = next((arrays[key] for key in _NPZ_INPUTS if key in arrays), None)
     y = next((arrays[key] for key in _NPZ_TARGETS if key in arrays), None)
-    if x is None or y is None:
+    if x is None or (y is None and len(arrays) > 1):
         raise FileProblem(path, f"holds {', '.join(arrays) or 'nothing'}", "name the arrays inputs and targets")
-    return from_arrays(name, x, y, source)
+    return from_inputs(name, x, source) if y is None else from_arrays(name, x, y, source)
 
 
 def _own_splits(name: str, arrays: dict[str, numpy.ndarray], source: str) -> Data:
@@ -287,6 +310,8 @@ def _call(reference: str) -> Data:
         return made
     if isinstance(made, tuple) and len(made) == 2:
         return from_arrays(reference, *made, source=reference)
+    if hasattr(made, "__array__"):
+        return from_inputs(reference, made, source=reference)
     raise DataProblem(reference, f"returned a {type(made).__name__}", "return computekit.Data or (inputs, targets)")
 
 

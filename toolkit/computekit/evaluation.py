@@ -76,6 +76,8 @@ def evaluate(
 
     if task == "language-modeling":
         batch_size = max(1, min(batch_size, _LOGITS // (split.targets.shape[1] * (int(split.targets.max()) + 1))))
+    if task == "inputs":
+        raise ComputekitError("the data has inputs and no targets, so there is no accuracy; quantize --metric cosine")
     dtype = floating_dtype(module)
     losses, outcomes = [], []
     training = module.training

@@ -120,6 +120,8 @@ def check_fits(module: nn.Module, data: Data, device: torch.device, name: str) -
     """Raise ComputekitError unless ``module`` takes samples of ``data`` and tells its classes apart."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ComputekitError(f"{name} has no parameters that could be trained")
+    if data.task == "inputs":
+        raise ComputekitError(f"data {data.name} has inputs and no targets to train on")
     few = Split(data.train.inputs[:2], data.train.targets[:2])
     module.eval()
     with torch.no_grad():
