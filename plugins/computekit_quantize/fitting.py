@@ -84,7 +84,9 @@ class _Fitting:
 
         self.shared = folding.shared_parameters(self.module)
         self.names = {id(p): name for name, p in parameters_by_file_name(self.module, self.source).items()}
-        decided = {name: d for d in self.decisions if d.quantized for name in d.names}
+        fitted = [d for d in self.decisions if d.quantized and d.treatment.scheme.needs_data]
+        # a tied weight is a table of lookups too, to which the inputs of the layer say nothing
+        decided = {d.info.name: d for d in fitted if len(d.names) == 1}
         self.layers: dict[str, Decision] = {}
         for path, layer in self.module.named_modules():
             name = self.names.get(id(getattr(layer, "weight", None)))
@@ -131,8 +133,6 @@ class _Fitting:
         """Round the weight of one layer, in the module too, so that the stages after it see what it does."""
         decision = self.layers[layer]
         treatment, name = decision.treatment, decision.info.name
-        if name in self.rounded:  # tied to the weight of an earlier layer
-            return
         weight = self._weight(layer)
         self.rounded[name] = treatment.fit(weight.cpu(), moments, name)
         weight.copy_(self.rounded[name].dequantize())

@@ -154,9 +154,10 @@ class Decision:
 class Request:
     """What to do with weights, and with which: ``include`` and ``exclude`` are shell patterns over tensor names.
 
-    Exclusion wins. ``scheme`` is the name of a scheme, ``group_size`` None what suits it. ``rest`` is "bf16" or "fp16"
-    for what is not quantized, and for the arithmetic around it; None leaves both as they are. ``activations`` None is
-    what suits the ``backend``. With the backend "auto", ``scheme`` may be empty: any of those that there are.
+    Exclusion wins. Tensors that match ``wide`` get 8 bits. ``scheme`` is the name of a scheme, ``group_size`` None what
+    suits it. ``rest`` is "bf16" or "fp16" for what is not quantized, and for the arithmetic around it; None leaves both
+    as they are. ``activations`` None is what suits the ``backend``. With the backend "auto", ``scheme`` may be empty:
+    any of those that there are.
     """
 
     scheme: str
@@ -164,6 +165,7 @@ class Request:
     activations: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
     rest: str | None = None
     backend: str = "torch"
 
@@ -213,6 +215,8 @@ request_options = options.gathered(
                       "[default: float; what is fastest for onnx and openvino]"),
     backends.option,
     click.option("--include", multiple=True, metavar="PATTERN", help="Quantize these tensors too, e.g. '*.expert.*'."),
+    click.option("--wide", multiple=True, metavar="PATTERN",
+                 help="8 bits for these tensors, e.g. an embedding that is the output layer too."),
     click.option("--rest", type=click.Choice(["bf16", "fp16"]),
                  help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
@@ -228,7 +232,7 @@ def make(source: ModelFile, request: Request) -> list[Decision]:
         UnknownName: a pattern matches no tensor.
     """
     tensors = source.tensors
-    for pattern in (*request.include, *request.exclude):
+    for pattern in (*request.include, *request.exclude, *request.wide):
         if not fnmatch.filter(tensors, pattern):
             raise UnknownName("tensor", pattern, tensors, "(patterns: * matches any characters)")
     treatment, in_folder = request.treatment, huggingface.is_folder(source)
@@ -246,6 +250,8 @@ def _decide(
     every = [roles.of(tensors[name], tensors) for name in names]
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
     matrix = len(info.shape) > 1 and info.numel > 0
+    if _matches(names, request.wide):
+        treatment = Treatment(schemes.INT8, None, treatment.activations)
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"

@@ -324,3 +324,11 @@ def test_what_is_missing_is_said(deep, tmp_path: Path, words: tuple[str, ...], s
     assert result.exit_code == status, result.output
     assert message in result.stderr
     assert not (tmp_path / "m-gptq.pt").exists()
+
+
+def test_tensors_that_are_asked_to_be_wide_get_8_bits(deep, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("sklearn")
+    quantize(deep, tmp_path, "gptq", "--wide", "head.weight")
+    found = compressed.find(torch.load(tmp_path / "q.pt", weights_only=True))
+    assert {name: layout.bits for name, layout in found.items() if layout.bits == 8} == {"head.weight": 8}
+    assert len(found) == 11
