@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from computekit import load_into
 from computekit.cli import main
 from computekit.models import compressed, int8_linear
+from computekit.models.compressed_layers import compress_parameter
 
 
 def layer(out: int, columns: int, seed: int) -> tuple[compressed.QuantizedWeight, torch.Tensor]:
@@ -44,6 +45,54 @@ def test_a_token_does_not_depend_on_its_neighbours(dtype: torch.dtype, monkeypat
     assert torch.equal(together, alone)
     monkeypatch.setattr(int8_linear, "_CACHE", 24 * 7)
     assert torch.equal(together, int8_linear.linear(x, weight.values, weight.scale, bias))
+
+
+def test_rows_that_outliers_dominate_keep_the_rest_of_their_values() -> None:
+    weight, _ = layer(24, 64, 0)
+    x = torch.randn(20, 64)
+    x[4:7, 3] = 3000.0  # without a second rounding, everything else would become zero
+    x[12] = 0.0
+    x[12, 5] = -7.0
+    ours = int8_linear.linear(x, weight.values, weight.scale, None)
+    exact = x @ weight.dequantize().T
+    ours[4:7] -= weight.dequantize()[:, 3] * 3000.0
+    exact[4:7] -= weight.dequantize()[:, 3] * 3000.0
+    assert torch.cosine_similarity(ours[4:7], exact[4:7]).min() > 0.99
+    torch.testing.assert_close(ours[12], exact[12])
+    alone = torch.stack([int8_linear.linear(row, weight.values, weight.scale, None) for row in x])
+    assert torch.equal(alone, int8_linear.linear(x, weight.values, weight.scale, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("out", "columns"), [(1, 32), (3, 64), (17, 96), (64, 32), (192, 576)])
+def test_single_tokens_are_multiplied_by_the_rounded_weight(out: int, columns: int, dtype: torch.dtype) -> None:
+    weight, bias = layer(out, columns, 0)
+    for count in (1, 2, 5, 8):
+        x = torch.randn(count, 1, columns, dtype=dtype)
+        assert int8_linear.generates(x)
+        for shift in (bias, None):
+            ours = int8_linear.weight_only(x, weight.values, weight.scale, shift)
+            exact = torch.nn.functional.linear(x.float(), weight.dequantize(), shift)
+            assert (ours.shape, ours.dtype) == ((count, 1, out), dtype)
+            largest = x.float().abs().sum(-1, keepdim=True) * weight.dequantize().abs().max()
+            assert bool(((ours.float() - exact).abs() <= largest / 100 + 0.01 * (exact.abs() + 1)).all())
+
+
+@pytest.mark.parametrize("shape", [(32,), (1, 32), (1, 2, 32), (9, 1, 32), (1, 1, 31), (1, 1, 48), (0, 1, 32)])
+def test_what_is_no_single_token_of_few_sequences_is_rounded(shape: tuple[int, ...]) -> None:
+    assert not int8_linear.generates(torch.zeros(shape))
+
+
+def test_steps_of_generation_agree_with_the_whole_text() -> None:
+    """The layer takes another way for one token than for several: they differ by the rounding of the input."""
+    module = torch.nn.Sequential(torch.nn.Linear(96, 64))
+    weight = compressed.quantize(module[0].weight.detach())
+    compress_parameter([(module[0], "weight")], weight, "dynamic")
+    x = torch.randn(2, 6, 96)
+    with torch.no_grad():
+        whole = module(x)
+        steps = torch.cat([module(x[:, i : i + 1]) for i in range(6)], 1)
+    assert torch.cosine_similarity(whole, steps, dim=-1).min() > 0.9995
 
 
 def test_zeros_and_empty_batches_are_fine() -> None:

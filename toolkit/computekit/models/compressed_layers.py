@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_Forward = Callable[["nn.Linear", "torch.Tensor"], "torch.Tensor"]
 _Entry = tuple[str, Layout, tuple[int, ...]]  # the attribute, how it is stored, the weight's own shape
 
 
@@ -44,9 +45,8 @@ def compress_parameter(
     for owner, attribute in places:
         base: Any = getattr(type(owner), "_uncompressed", type(owner))
         before: tuple[_Entry, ...] = getattr(type(owner), "_compressed", ())
-        in_integers = activations == "dynamic" and values.element_size() == 1 and weight.scale.shape[1] == 1
         entry = (attribute, weight.layout, shape)
-        owner.__class__ = _compressed_class(base, (*before, entry), in_integers and weight.zero_point is None)
+        owner.__class__ = _compressed_class(base, (*before, entry), _linear_forward(weight, activations))
         main = weight.layout.parts(attribute)[0]
         if main != attribute:
             del owner._parameters[attribute]
@@ -56,8 +56,21 @@ def compress_parameter(
             owner.register_buffer(f"{attribute}{suffix}", tensor)
 
 
+def _linear_forward(weight: QuantizedWeight, activations: str | None) -> _Forward | None:
+    """How a linear layer multiplies by ``weight`` without dequantizing it; None if it has no way."""
+    import torch
+
+    if weight.values.element_size() != 1 or weight.scale.shape[1] != 1 or weight.zero_point is not None:
+        return None
+    if activations == "dynamic":
+        return _multiply_integers
+    return _read_integers_once if weight.layout.bits == 8 and weight.values.dtype == torch.int8 else None
+
+
 @functools.cache
-def _compressed_class(base: type[nn.Module], attributes: tuple[_Entry, ...], in_integers: bool) -> type[nn.Module]:
+def _compressed_class(
+    base: type[nn.Module], attributes: tuple[_Entry, ...], linear_forward: _Forward | None
+) -> type[nn.Module]:
     """A subclass of ``base`` whose ``attributes`` are properties that dequantize."""
     from torch import nn
 
@@ -68,8 +81,8 @@ def _compressed_class(base: type[nn.Module], attributes: tuple[_Entry, ...], in_
         members["_flat_weights"] = property(_flat_weights, lambda self, value: None)
     if base.forward is nn.Embedding.forward:
         members["forward"] = _embed
-    if in_integers and base.forward is nn.Linear.forward:
-        members["forward"] = _multiply_integers
+    if linear_forward is not None and base.forward is nn.Linear.forward:
+        members["forward"] = linear_forward
     return type(f"Compressed{base.__name__}", (base,), members)
 
 
@@ -131,7 +144,22 @@ def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
         if scaled_linear.fits(input, stored[""]):
             return scaled_linear.linear(input, stored[""], stored["_scale"], module.bias)
         return nn.Linear.forward(module, input)
-    return int8_linear.linear(input, stored[""], stored["_scale"], module.bias)
+    how = int8_linear.weight_only if int8_linear.generates(input) else int8_linear.linear
+    return how(input, stored[""], stored["_scale"], module.bias)
+
+
+def _read_integers_once(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    """The layer in floating point, but for a decoder's single tokens in bfloat16: they cost no copy of the weight."""
+    import torch
+    from torch import nn
+
+    from . import int8_linear
+
+    fits = input.device.type == "cpu" and input.dtype == torch.bfloat16 and not input.requires_grad
+    if not fits or not int8_linear.generates(input):
+        return nn.Linear.forward(module, input)
+    stored = _stored(module, "weight", Layout(8))
+    return int8_linear.weight_only(input, stored[""], stored["_scale"], module.bias)
 
 
 def places(module: nn.Module) -> dict[str, tuple[tuple[nn.Module, str], ...]]:

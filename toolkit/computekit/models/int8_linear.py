@@ -2,11 +2,11 @@
 
 Each row of the input is rounded to [-127, 127] by its own largest value, so the result for one token does not depend on
 what else is in the batch. A row that a few outliers dominate would keep few of those levels for the rest; what rounding
-leaves of it is rounded once more, 128 times finer, and multiplied too: two products instead of one, with 15 bits. With
-``exact`` every row is treated so, and only the weight is rounded for practical purposes.
+leaves of it is rounded once more, 128 times finer, and multiplied too: two products instead of one, with 15 bits.
 
 The integer product itself is exact. On CPUs with 8-bit dot products (AVX-512 VNNI) it is several times faster than in
-float32.
+float32. For the single tokens that a decoder generates, reading the weight takes longer than multiplying: there
+`weight_only` reads it once and rounds the input to bfloat16 alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _LEVELS = 127
 _FINER = 128
 OUTLIERS = 4.0
-"""A row whose integers have a smaller mean magnitude than this is rounded twice; normally distributed ones have 25-35."""
+"""A row whose integers have a smaller mean magnitude is rounded twice; normally distributed ones have 25 to 35."""
 
 _CACHE = 3 << 17  # values of one block's input or output that stay in the second-level cache (1.5 MB in float32)
+_FEW = 8  # rows up to which `weight_only` is faster
 _WIDE = 3072  # columns of a block, as long as there are rows enough to fill the cache with
 
 
-def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, exact: bool = False) -> Tensor:
+def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """``input`` (..., in) times ``weight`` int8 (out, in) with ``scale`` (out, 1), plus ``bias``: (..., out).
 
     The result has the type of ``input``. It is computed in blocks that stay in the cache from the rounding of the
@@ -43,7 +44,7 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, ex
     tall = max(1, min(rows.shape[0], _CACHE // max(weight.shape[1], min(weight.shape[0], _WIDE))))
     wide = max(1, _CACHE // tall)
     for top in range(0, rows.shape[0], tall):
-        block = _Rounded(rows[top : top + tall].float(), exact)
+        block = _Rounded(rows[top : top + tall].float())
         for left in range(0, weight.shape[0], wide):
             part = slice(left, left + wide)
             product = block.times(columns[:, part], by_column[part])
@@ -51,30 +52,48 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, ex
     return output.reshape(*input.shape[:-1], weight.shape[0])
 
 
+def generates(input: Tensor) -> bool:
+    """Whether `weight_only` can take ``input`` (..., positions, in): one position each of a few sequences.
+
+    That is what goes through a decoder while it generates. The kernel reads beyond the end of rows of other lengths.
+    """
+    columns = input.shape[-1]
+    return input.dim() > 2 and input.shape[-2] == 1 and columns % 32 == 0 and 0 < input.numel() <= _FEW * columns
+
+
+def weight_only(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """As `linear`, in bfloat16 times ``weight``, which is read once; fast for a few rows."""
+    rows = input.reshape(-1, input.shape[-1]).bfloat16()
+    product = torch.ops.aten._weight_int8pack_mm(rows, weight, scale.flatten().bfloat16())
+    output: Tensor = product.to(input.dtype).reshape(*input.shape[:-1], weight.shape[0])
+    return output if bias is None else output.add_(bias)
+
+
 class _Rounded:
     """Rows (rows, in) as integers times ``step`` (rows, 1).
 
     The rows that are rounded twice come first, ``twice`` of them, and their finer integers stand below all others, so
-    that everything is one product. ``back`` puts rows into their order, if they are not.
+    that everything is one product. ``back`` puts rows into their order, if they are not. Compiled code rounds all rows
+    once.
     """
 
-    def __init__(self, rows: Tensor, exact: bool) -> None:
+    def __init__(self, rows: Tensor) -> None:
         count = rows.shape[0]
         largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
         self.step = largest.clamp_min_(1e-30).div_(_LEVELS)
         scaled = rows * self.step.reciprocal()
         rounded = scaled.round()
         self.integers = rounded.to(torch.int8)
-        self.twice, self.back = count, None
-        if not exact:
+        self.twice, self.back = 0, None
+        if not torch.compiler.is_compiling():  # how many rows there are depends on the data
             # sums of integers below 2^24 are exact in float32, so neighbours cannot change a row's choice
             few = rounded.abs().sum(1) < OUTLIERS * rows.shape[1]
             self.twice = int(few.sum())
-            if 0 < self.twice < count:
-                order = few.logical_not().argsort(stable=True)
-                self.back = order.argsort()
-                self.integers, self.step = self.integers[order], self.step[order]
-                scaled, rounded = scaled[order[: self.twice]], rounded[order[: self.twice]]
+        if 0 < self.twice < count:
+            order = few.logical_not().argsort(stable=True)
+            self.back = order.argsort()
+            self.integers, self.step = self.integers[order], self.step[order]
+            scaled, rounded = scaled[order[: self.twice]], rounded[order[: self.twice]]
         if self.twice:
             finer = scaled.sub_(rounded).mul_(_FINER).round_().to(torch.int8)
             self.integers = torch.cat([self.integers, finer])
