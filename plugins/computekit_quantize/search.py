@@ -101,23 +101,26 @@ class Search:
         self.times: dict[Decision, Seconds] = {}
         self.best = Found({d: d.treatment for d in bench.quantized}, math.inf, bound)
 
-    def go(self, ranked: list[Sensitivity] | None = None) -> Found:
-        """Search until it is done, the time is up, or somebody presses Ctrl-C; the best so far in any case."""
-        self.ranked = ranked
+    def go(self, rank: bool = False) -> Found:
+        """Search until it is done, the time is up, or somebody presses Ctrl-C; the best so far in any case.
+
+        Layers are ranked where that is needed, or if ``rank`` asks for it.
+        """
         try:
-            self._go()
+            self._go(rank)
         except _TimeIsUp:
             self.best.stopped = "time budget"
         except KeyboardInterrupt:
             self.best.stopped = "interrupted"
         return self.best
 
-    def _go(self) -> None:
+    def _go(self, rank: bool) -> None:
         everything = self.best.choice
-        if self._try(everything, 0):
-            return
-        if self.ranked is None:
+        met = self._try(everything, 0)
+        if rank or not met:
             self.ranked = sensitivity.measure(self.run, self.metric, self.bench, self.deadline)
+        if met or self.ranked is None:
+            return
         self.times = {found.decision: found.times for found in self.ranked if found.times}
         steps = self._steps(self.ranked)
         applied = self._fewest(everything, steps)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .goal import Goal
     from .metric import Score
     from .plan import Decision
+    from .sensitivity import Sensitivity
 
 MISSED = 3
 """Exit status when no choice keeps the metric within --max-drop; the nearest one is written all the same."""
@@ -64,11 +65,11 @@ class Trial:
         self.validation = self.metric.score(self.original, "validation")
         self.deadline.begin_search(self.deadline.elapsed - self._started)
         bench = Workbench(self.module, self.weights, decisions)
-        ranked = sensitivity.measure(self.run, self.metric, bench, self.deadline) if self.goal.sensitivity else None
-        search = None
-        if self.goal.max_drop is not None:
+        if self.goal.max_drop is None:
+            ranked: list[Sensitivity] | None = sensitivity.measure(self.run, self.metric, bench, self.deadline)
+        else:
             search = Search(self.run, self.metric, bench, self.validation, self.goal.max_drop, objective, self.deadline)
-            self.found = search.go(ranked)
+            self.found = search.go(rank=self.goal.sensitivity)
             ranked = search.ranked
         if ranked is not None:
             self.run.details["sensitivity"] = [entry.row() for entry in ranked]
