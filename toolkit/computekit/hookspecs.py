@@ -37,10 +37,16 @@ class implements(Generic[P, R]):
     """
 
     def __init__(self, spec: Callable[P, R]) -> None:
+        if not hasattr(spec, "__name__"):
+            raise TypeError(
+                f"implements() takes the hook itself, not {spec!r}: @implements(hookspecs.computekit_steps)"
+            )
         self.spec = spec
 
     def __call__(self, function: Callable[P, R] | Callable[[], R]) -> Callable[..., R]:
         """Mark ``function`` as pluggy's ``hookimpl`` does; it may leave the hook's arguments out."""
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"{self.spec.__name__} is implemented by a function, not by {function!r}")
         return hookimpl(function, specname=self.spec.__name__)
 
 

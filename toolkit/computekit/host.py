@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from . import hookspecs, loading
 from .errors import UnknownName, nearest
 from .guarding import Guard
 from .loading import FIRST_PARTY, Failure, LoadedPlugin, PluginRefused, Policy
-from .results import checked, returned
+from .results import check, listed, returned
 from .verbs import Command, LazyCommand, Step
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Host(Guard):
 
     def __init__(self, strict: bool = False) -> None:
         super().__init__(strict)
-        self.manager = _manager()
+        self.manager = loading.manager(pluggy.PluginManager)
         self.plugins: list[LoadedPlugin] = []
         self.skipped: list[Failure] = []
         """Plugins that the allow or disable list keeps out; nothing of them was imported."""
@@ -196,13 +195,22 @@ class Host(Guard):
         caller = getattr(self.manager.hook, hook)
         having = {id(impl.plugin) for impl in caller.get_hookimpls()}
         found: list[T] = []
+        refused: list[tuple[LoadedPlugin, PluginRefused]] = []
         for loaded in [p for p in self.plugins if id(p.plugin) in having]:
             with self.guarded(*loaded[:3], during=hook), self.contained(loaded, hook):
                 others = [p.plugin for p in self.plugins if p is not loaded]
                 results = self.manager.subset_hook_caller(hook, remove_plugins=others)(**arguments)
-                items = [item for result in results for item in checked(kind, result)]
-                self._origins.update((id(item), (item, loaded)) for item in items)
-                found += items
+                for item in [item for result in results for item in listed(hook, kind, result)]:
+                    try:
+                        check(hook, kind, item)
+                    except PluginRefused as refusal:  # the others of the list are as good as before
+                        refused.append((loaded, refusal))
+                    else:
+                        self._origins[id(item)] = (item, loaded)
+                        found.append(item)
+        for loaded, fault in refused:
+            with self.guarded(*loaded[:3], during=hook):
+                raise fault
         return found
 
     def named(self, hook: str, kind: type[T], what: str, /, **arguments: Any) -> Contributions[T]:
@@ -289,13 +297,17 @@ class Host(Guard):
                     self.manager.unregister(name=loaded.name)
                     raise
                 self.plugins.append(loaded)
+            for name in loading.unmarked(self.manager, loaded.plugin):
+                with self.guarded(*loaded[:3], during=name):
+                    raise PluginRefused(f"{name} is never called: mark it with @computekit.hookimpl or @implements")
 
     def _declare_hooks(self, loaded: LoadedPlugin) -> None:
         """Call ``computekit_addhooks`` of one plugin while none is registered.
 
-        Were the others registered already, pluggy would blame their mistakes on the plugin that declares the hook.
+        Were the others registered already, pluggy would blame their mistakes on the plugin that declares the hook. It
+        gets a manager that nothing else hangs on, so that all it can do to this host is to declare hooks.
         """
-        alone = types.ModuleType(loaded.name)
+        alone, aside = types.ModuleType(loaded.name), loading.manager(loading.Declarations)
         for name in dir(loaded.plugin):
             marked = self.manager.parse_hookimpl_opts(loaded.plugin, name)
             if marked is not None and (marked.get("specname") or name) == "computekit_addhooks":
@@ -303,12 +315,11 @@ class Host(Guard):
                 break
         else:
             return
-        loading.register(self.manager, LoadedPlugin(loaded.name, loaded.distribution, loaded.version, alone))
-        try:
-            with self.contained(loaded, "computekit_addhooks"):
-                self.manager.hook.computekit_addhooks(manager=self.manager)
-        finally:
-            self.manager.unregister(plugin=alone)
+        loading.register(aside, LoadedPlugin(loaded.name, loaded.distribution, loaded.version, alone))
+        with self.contained(loaded, "computekit_addhooks"):
+            aside.hook.computekit_addhooks(manager=aside)
+        for namespace in aside.declared[1:]:  # the first is the host's own
+            self.manager.add_hookspecs(namespace)
 
     def _check_hooks(self, loaded: LoadedPlugin) -> None:
         known = [n for n in vars(self.manager.hook) if not n.startswith("_") and getattr(self.manager.hook, n).spec]
@@ -369,15 +380,6 @@ def using(host: Host) -> Iterator[Host]:
 def title(hook: str) -> str:
     """A hook's name for people: "quantization schemes"."""
     return hook.removeprefix(f"{hookspecs.PROJECT}_").replace("_", " ")
-
-
-def _manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    if os.environ.get("COMPUTEKIT_TRACE", "") not in ("", "0"):
-        manager.trace.root.setwriter(lambda line: sys.stderr.write(line))
-        manager.enable_tracing()
-    return manager
 
 
 def _builtin() -> LoadedPlugin:

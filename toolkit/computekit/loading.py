@@ -16,12 +16,15 @@ import time
 import types
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pluggy
 
+from . import hookspecs
 from .errors import ComputekitError, PluginDeprecation
 from .verbs import API_VERSION
+
+M = TypeVar("M", bound=pluggy.PluginManager)
 
 GROUP = "computekit"
 FIRST_PARTY = "computekit"
@@ -161,6 +164,28 @@ def load(found: Found) -> LoadedPlugin:
     return LoadedPlugin(found.name, found.distribution, found.version, plugin, took, heavy, printed, tuple(effects))
 
 
+class Declarations(pluggy.PluginManager):
+    """Remembers what hooks were declared with it."""
+
+    def __init__(self, project_name: str) -> None:
+        super().__init__(project_name)
+        self.declared: list[types.ModuleType | type] = []
+
+    def add_hookspecs(self, module_or_class: types.ModuleType | type) -> None:
+        super().add_hookspecs(module_or_class)
+        self.declared.append(module_or_class)
+
+
+def manager(kind: type[M]) -> M:
+    """A manager that knows the host's hooks, and tells each call of one if ``COMPUTEKIT_TRACE`` asks for it."""
+    manager = kind(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    if os.environ.get("COMPUTEKIT_TRACE", "") not in ("", "0"):
+        manager.trace.root.setwriter(lambda line: sys.stderr.write(line))
+        manager.enable_tracing()
+    return manager
+
+
 def register(manager: pluggy.PluginManager, loaded: LoadedPlugin) -> list[str]:
     """Register a plugin whose hooks fit; returns what it uses that is deprecated.
 
@@ -178,6 +203,23 @@ def register(manager: pluggy.PluginManager, loaded: LoadedPlugin) -> list[str]:
         except pluggy.PluginValidationError as error:
             raise PluginRefused(_mismatch(manager, loaded.plugin) or " ".join(str(error).split())) from error
     return [str(warning.message) for warning in caught]
+
+
+def unmarked(manager: pluggy.PluginManager, plugin: object) -> list[str]:
+    """Functions of a module that are called like hooks, but that nobody marked, so that they are never called."""
+    return (
+        [
+            name
+            for name, value in vars(plugin).items()
+            if name in vars(manager.hook)
+            and isinstance(value, types.FunctionType)
+            and value.__module__ == getattr(plugin, "__name__", None)
+            and manager.parse_hookimpl_opts(plugin, name) is None
+            and not hasattr(value, f"{manager.project_name}_spec")
+        ]
+        if isinstance(plugin, types.ModuleType)
+        else []
+    )
 
 
 def _mismatch(manager: pluggy.PluginManager, plugin: object) -> str:
@@ -204,6 +246,8 @@ def check_api(plugin: object) -> None:
     if len(pair) != 2 or not isinstance(pair[0], int) or not isinstance(pair[1], (int, type(None))):
         raise PluginRefused(f"COMPUTEKIT_API is {declared!r}; it must be a number or a (lowest, highest) pair")
     lowest, highest = pair
+    if highest is not None and highest < lowest:
+        raise PluginRefused(f"COMPUTEKIT_API is {declared!r}; the lowest version comes first")
     if lowest > API_VERSION:
         raise PluginRefused(f"needs a newer computekit: plugin API {lowest}, this one has {API_VERSION}")
     if highest is not None and highest < API_VERSION:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable
+from typing import Any, get_args, get_type_hints
 
 import click
 
 from . import loading
 from .loading import PluginRefused
-from .verbs import Command, Step
-
-T = TypeVar("T")
+from .verbs import Command, Step, clash
 
 _VERB = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
-def checked(kind: type[T], result: Any) -> Iterator[T]:
-    """The items of a hook's result, each of them a ``kind`` with a usable name."""
+def listed(hook: str, kind: type, result: Any) -> Iterable[Any]:
+    """A hook's result, if it is something that can hold several items."""
     if isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable):
-        raise PluginRefused(f"returned {type(result).__name__}, not a list of {kind.__name__}")
-    for item in result:
-        if not isinstance(item, kind):
-            raise PluginRefused(f"returned a {type(item).__name__} where a {kind.__name__} belongs")
-        name = getattr(item, "name", "-")
-        if not name or not isinstance(name, str):
-            raise PluginRefused(f"returned a {kind.__name__} without a name")
-        if isinstance(item, (Command, Step)):
-            _check_verb(item)
-        yield item
+        raise PluginRefused(f"{hook} returned {type(result).__name__}, not a list of {kind.__name__}")
+    return result
+
+
+def check(hook: str, kind: type, item: object) -> None:
+    """Refuse an item of a hook's result that is not a ``kind`` with a usable name."""
+    if not isinstance(item, kind):
+        raise PluginRefused(f"{hook} returned a {type(item).__name__} where a {kind.__name__} belongs")
+    name = getattr(item, "name", "-")
+    if not name or not isinstance(name, str):
+        raise PluginRefused(f"{hook} returned a {kind.__name__} without a name")
+    if isinstance(item, (Command, Step)):
+        _check_verb(item)
 
 
 def returned(hook: Callable[..., Any]) -> type:
@@ -48,6 +49,9 @@ def _check_verb(item: Command | Step) -> None:
         item.command.get_short_help_str(limit=80).encode()
     except Exception as error:
         raise PluginRefused(f"{item.name!r} cannot tell its own help: {loading.describe(error)}") from error
+    clashing = clash(item.command)
+    if clashing:
+        raise PluginRefused(f"command {item.name!r}: {clashing}")
     for word in (item.name, *(item.argv if isinstance(item, Step) else ())):
         if not _VERB.fullmatch(word):
             raise PluginRefused(f"{word!r} is no name for a command: use lower-case letters, digits and dashes")

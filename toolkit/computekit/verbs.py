@@ -45,7 +45,25 @@ def loaded(command: click.Command) -> click.Command:
         raise CommandNotLoaded(command.name or "", command.place, error) from error
     if not isinstance(found, click.Command):
         raise CommandNotLoaded(command.name or "", command.place, TypeError("not a click command"))
+    clashing = clash(found)
+    if clashing:
+        raise CommandNotLoaded(command.name or "", command.place, TypeError(clashing))
     return found
+
+
+def clash(command: click.Command) -> str:
+    """Which option or parameter of ``command`` is there twice, in words; click would let the last one win.
+
+    Several flags with values of their own may set one parameter: that is how click spells a choice.
+    """
+    options = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    names = [p.name for p in command.params if not (isinstance(p, click.Option) and p.is_flag and not p.is_bool_flag)]
+    for what, words in (("option", options), ("parameter", names)):
+        for word in words:
+            if words.count(word) > 1:
+                common = "; is it one of those that @options.step and @options.common bring?"
+                return f"{what} {word!r} is there twice{common}"
+    return ""
 
 
 @dataclass(frozen=True)
