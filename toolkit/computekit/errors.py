@@ -99,6 +99,17 @@ class CommandNotLoaded(ComputekitError):
         return f"command {self.command!r} cannot be loaded from {self.place} ({reason}); --debug shows where"
 
 
+class StepFault(ComputekitError):
+    """A step does not keep to its contract: a mistake of who wrote it, not of who runs it."""
+
+    def __init__(self, step: str, fault: str) -> None:
+        super().__init__(step, fault)
+        self.step, self.fault = step, fault
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} is at fault: {self.fault}"
+
+
 class CatalogRowRefused(ComputekitError):
     """A hardware or price row that breaks a rule of the catalog."""
 

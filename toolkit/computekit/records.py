@@ -165,3 +165,14 @@ def load(path: str | Path) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FileProblem(path, f"is a damaged record: {where}: {first['msg']}") from error
+
+
+def complaint(error: ValueError) -> str:
+    """What is wrong with a record or a quantity, in one line; pydantic says it in many, once for each type it tried."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return ", ".join(
+        dict.fromkeys(
+            f"{problem['loc'][0] if problem['loc'] else ''} {problem['msg']}".strip() for problem in error.errors()
+        )
+    )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import devices, files, host, loading, records, tables
+from .errors import StepFault
 from .hashing import Hashing
 from .records import FileRef, How, Lineage, Quantity, Record, Row
 from .verbs import loaded
@@ -65,8 +66,8 @@ class StepRun:
         self._train_flops: float | None = None
         self._shown: list[str] = []
         self._step = _step_of(ctx)
-        known = host.current().steps.get(self._step)
-        self._may_measure = known is None or known.exclusive
+        self._known = host.current().steps.get(self._step)
+        self._may_measure = self._known is None or self._known.exclusive
         self._options = {k: _plain(v) for k, v in ctx.params.items() if k not in _NOT_ASKED}
         self._started = time.time()
         host.current().taking_part.clear()  # what an earlier step in this process looked up is not part of this run
@@ -110,6 +111,8 @@ class StepRun:
         target = self.output(default)
         with files.atomic(target, companions) as temporary:
             yield temporary
+            if not temporary.exists():
+                raise StepFault(self._step, f"it wrote nothing to the path that run.writing() gave it for {target}")
             hashing = Hashing(temporary)
             files.sync(temporary)  # beside the hashing
             output = hashing.wait()
@@ -143,12 +146,24 @@ class StepRun:
         level ``confidence``; ``method`` says how the value or its interval was obtained; ``samples`` are raw
         measurements in the order taken.
         """
-        self._own_row().quantities[key] = Quantity(
-            value=value, unit=unit, how=how, interval=interval, confidence=confidence, method=method, samples=samples
-        )
+        try:
+            quantity = Quantity(
+                value=value,
+                unit=unit,
+                how=how,
+                interval=interval,
+                confidence=confidence,
+                method=method,
+                samples=samples,
+            )
+        except ValueError as error:  # pydantic's, in many lines
+            raise StepFault(self._step, f"run.put({key!r}, {value!r}): {records.complaint(error)}") from error
+        self._own_row().quantities[key] = quantity
 
     def unknown(self, key: str, reason: str, unit: str = "") -> None:
         """Name a quantity that this run could not find out, and why."""
+        if not reason:
+            raise StepFault(self._step, f"run.unknown({key!r}) needs a reason")
         self._own_row().quantities[key] = Quantity(unit=unit, reason=reason)
 
     def row(self, label: str, sha256: str | None = None) -> Row:
@@ -230,6 +245,8 @@ class StepRun:
         if self._written is not None:
             record.save(records.beside(self._written))
             self.say(f"wrote {self._written} and {records.beside(self._written).name}")
+        elif self._known is not None and self._known.gives == "model":
+            raise StepFault(self._step, "it wrote no model; a step that gives one writes it in 'with run.writing()'")
         elif self._asked_output is not None:
             record.save(self._asked_output)
             self.say(f"wrote {self._asked_output}")
@@ -249,6 +266,8 @@ class StepRun:
         """The steps that led to ``inputs``, by the records beside them, and the inputs of which none tells."""
         lineage: dict[str, Lineage] = {}
         unknown = []
+        if not inputs and self._known is not None and self._known.takes != "nothing":
+            unknown.append("the input, which run.input() was not told of,")
         for reference, beside in zip(inputs, self._beside, strict=True):
             if beside is None or beside.output is None or beside.output.sha256 != reference.sha256:
                 unknown.append(reference.path)

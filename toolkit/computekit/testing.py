@@ -267,6 +267,8 @@ class PluginContract:
         assert finished.outcome.stdout.strip(), "a result belongs on standard output"
 
     def test_step_leaves_a_valid_record(self, step: Step, finished: Finished) -> None:
+        from .models import open_model
+
         record = finished.record(step)
         assert record.step == step.name
         assert record.seed == 7
@@ -276,6 +278,7 @@ class PluginContract:
         if step.takes != "nothing":
             assert record.inputs, "run.input(path) registers what goes in"
         if step.gives == "model":
+            assert open_model(finished.folder / finished.output).tensors, "the output holds no weights"
             assert record.output == records.FileRef(
                 path=str(finished.output),
                 sha256=files.sha256(finished.folder / finished.output),
@@ -294,6 +297,9 @@ class PluginContract:
         )  # fmt: skip
         assert again.returncode == 0, again.stderr
         assert again.stderr == "", "--quiet keeps standard error empty"
+        assert _is_json(again.stdout), (
+            f"--json prints the record and nothing else, use run.show(): {again.stdout[:200]}"
+        )
         printed = records.Record.model_validate_json(again.stdout)
         if step.exclusive:  # it measures, and what follows from measurements differs from run to run
             assert [row.label for row in printed.rows] == [row.label for row in finished.record(step).rows]
@@ -341,6 +347,14 @@ class PluginContract:
         outcome = run_command(*step.argv, "--no-such-option")
         assert (outcome.exit_code, outcome.stdout) == (2, "")
         assert "--no-such-option" in outcome.stderr
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Finished(NamedTuple):
