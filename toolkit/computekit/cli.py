@@ -16,6 +16,8 @@ from . import __version__, host, loading, options
 from .errors import ComputekitError, PluginNotLoaded, UnknownName, nearest
 from .verbs import loaded
 
+_SUMMARY = 160  # characters; longer first sentences are cut in lists of commands, shorter ones wrapped
+
 
 class DefaultGroup(click.Group):
     """A group in which ``computekit GROUP FILE...`` means ``computekit GROUP DEFAULT FILE...``.
@@ -37,8 +39,7 @@ class DefaultGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        limit = formatter.width - 6 - max(map(len, self.commands), default=0)
-        rows = [(name, self.commands[name].get_short_help_str(limit)) for name in self.list_commands(ctx)]
+        rows = [(name, self.commands[name].get_short_help_str(_SUMMARY)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -64,6 +65,13 @@ class RootGroup(click.Group):
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             near = nearest(args[0], self.list_commands(ctx))
             hint = f"did you mean {' or '.join(near)}?" if near else f"try: pip install computekit-{args[0]}"
+            absent = [failure.name for failure in [*host.current().skipped, *host.current().failures]]
+            if absent and not near:
+                hint = (
+                    f"it may be one of a plugin that is not loaded or has problems ({', '.join(absent[:5])}"
+                    + (", ...)" if len(absent) > 5 else ")")
+                    + "; see 'computekit plugins'"
+                )
             raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -75,7 +83,7 @@ class RootGroup(click.Group):
         }  # fmt: skip
         for name, entry in registry.commands.items():
             section = "Steps" if name in step_words else "Commands"
-            sections[section].append((name, entry.command.get_short_help_str(limit=formatter.width - 20)))
+            sections[section].append((name, entry.command.get_short_help_str(limit=_SUMMARY)))
         for failure in registry.failures:
             section = "Plugins with problems" if failure.loaded else "Plugins not loaded"
             origin = f"{failure.distribution} {failure.version}".rstrip()

@@ -44,7 +44,8 @@ def plugins(ctx: click.Context, allow: str | None, as_json: bool) -> None:
         _show(ctx, listing)
     missing = [failure for failure in registry.failures if not failure.loaded]
     if allow is not None and missing:
-        raise ComputekitError(f"not all that is allowed is there: {missing[0].name} ({missing[0].reason})")
+        named = "; ".join(f"{failure.name} ({failure.reason})" for failure in missing)
+        raise ComputekitError(f"not all that is allowed is there: {named}")
 
 
 def _show(ctx: click.Context, listing: dict[str, Any]) -> None:

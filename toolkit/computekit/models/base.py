@@ -86,7 +86,7 @@ class Writer(ABC):
     that the new one resembles, if there is one.
     """
 
-    source: ModelFile | None
+    source: ModelFile | None = None
 
     @abstractmethod
     def add(self, name: str, tensor: torch.Tensor, like: str) -> None:
