@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,16 +45,17 @@ def convert(
 
     The default is MODEL's name with .safetensors (.pt for safetensors). A checkpoint that stays a .pt file keeps
     everything around its weights, except what the options leave out; a folder in Hugging Face's layout keeps its other
-    files. GGUF, ONNX, TorchScript and .pt2 files give their weights, GGUF's as floats. One tensor is in memory at a
-    time.
+    files. GGUF, ONNX, TorchScript and .pt2 files give their weights, GGUF's as floats; a folder made from a
+    GGUF decoder of a known architecture runs in transformers, tokenizer included. One tensor is in memory at a time.
 
     \b
     Example:
       computekit convert checkpoint.pt smaller.pt --strip-optimizer
       computekit convert checkpoint.pt model.safetensors --dtype bf16 --strip-prefix module.
+      computekit convert model.gguf model/
     """
     from .. import files
-    from ..models import open_model
+    from ..models import gguf_decoder, open_model
     from ..models.conversion import DTYPES, Conversion, convert, kind_of
     from ..models.float_view import FloatView
     from ..models.huggingface import read_config
@@ -72,9 +74,14 @@ def convert(
     )
     source = open_model(model, trust_pickle=trust_pickle)
     run.input(model)
-    kind = kind_of(wanted, folder=bool(config) or source.format == "folder")
+    kind = kind_of(wanted, folder=bool(config) or source.format == "folder" or gguf_decoder.runs(source))
+    if kind.name == "folder" and not config and gguf_decoder.runs(source):
+        source = gguf_decoder.GgufDecoder(source)
+        how = replace(how, config=source.config)
     with run.writing(wanted) as temporary:
         convert(source, temporary, kind, how)
+        if isinstance(source, gguf_decoder.GgufDecoder):
+            gguf_decoder.write_tokenizer(model, temporary)
         size = files.size_bytes(temporary)
     run.put("file_bytes", size, "B")
     run.put("parameters", count_parameters(FloatView(open_model(wanted))), "1", method="values in the file's weights")
