@@ -11,6 +11,7 @@ back, the dearest first. What was asked for is judged first: where it meets the 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,11 @@ import computekit
 
 from . import sensitivity
 from .plan import Decision, Treatment
+from .sensitivity import Cost, Sensitivity
 
 if TYPE_CHECKING:
     from .clock import Deadline
     from .metric import Metric, Score
-    from .sensitivity import Sensitivity
     from .timing import Seconds
     from .workbench import Workbench
 
@@ -118,11 +119,13 @@ class Search:
         everything = self.best.choice
         met = self._try(everything, 0)
         if rank or not met:
-            self.ranked = sensitivity.measure(self.run, self.metric, self.bench, self.deadline)
+            self.ranked = sensitivity.measure(
+                self.run, self.metric, self.bench, self.deadline, all_times=self.objective == "latency"
+            )
         if met or self.ranked is None:
             return
         self.times = {found.decision: found.times for found in self.ranked if found.times}
-        steps = self._steps(self.ranked)
+        steps = self._steps([*self.ranked, *self._estimated(self.ranked)])
         applied = self._fewest(everything, steps)
         if applied is not None:
             self._take_back(everything, applied)
@@ -207,6 +210,20 @@ class Search:
                 steps.append(step)
                 at = step.after
         return sorted(steps, key=lambda step: -step.worth)
+
+    def _estimated(self, ranked: Sequence[Sensitivity]) -> list[Sensitivity]:
+        """What the weights that there was no time to rank may cost: in proportion to their relative squared error."""
+        done = {found.decision for found in ranked}
+        rest = [decision for decision in self.bench.quantized if decision not in done]
+        if not rest:
+            return []
+        rates = [
+            min(max(found.weight.harm, 0.0), _REFUSED) / max(self.bench.relative_error(found.decision), 1e-30)
+            for found in ranked
+        ]
+        rate = statistics.median(rates)
+        costs = [Cost(math.nan, rate * self.bench.relative_error(decision)) for decision in rest]
+        return [Sensitivity(decision, cost, None, None) for decision, cost in zip(rest, costs, strict=True)]
 
     def _options(self, found: Sensitivity) -> list[Option]:
         """The rungs of a weight's ladder. The harm of a finer rounding follows from its squared error: near the

@@ -77,21 +77,24 @@ def judge(metric: Metric, before: Score, module: nn.Module, samples: int | None,
     return Cost(metric.drop(before, after), after.harm - before.harm)
 
 
-def measure(run: computekit.StepRun, metric: Metric, bench: Workbench, deadline: Deadline) -> list[Sensitivity]:
-    """One entry per quantized weight, the most harmful first.
+def measure(
+    run: computekit.StepRun, metric: Metric, bench: Workbench, deadline: Deadline, *, all_times: bool = False
+) -> list[Sensitivity]:
+    """One entry per quantized weight, the most harmful first; timed with its treatment, or with all milder ones too.
 
-    Where a quarter of the time that is left is not enough for `SAMPLES`, fewer are taken; where even one sample per
-    layer takes too long, the smallest weights have no entry.
+    Half of the time that is left is spent at most. Where a quarter of it is not enough for `SAMPLES`, fewer are taken;
+    where even one sample per layer takes too long, the smallest weights have no entry.
     """
+    until = deadline.left / 2
     task = metric.data.task
     samples, before = _affordable(metric, bench, deadline)
-    ladders = {decision: (decision.treatment, *decision.treatment.milder) for decision in bench.quantized}
+    ladders = {d: (d.treatment, *(d.treatment.milder if all_times else ())) for d in bench.quantized}
     times = timing.layer_times(bench, ladders, lambda module: metric.score(module, "validation", _TIMED[task]))
     order = sorted(bench.quantized, key=lambda decision: -decision.info.nbytes)
     found: list[Sensitivity] = []
     with run.progress(len(order), "sensitivity", "weight") as bar:
         for decision in order:
-            if found and deadline.left < deadline.budget / 4:
+            if found and deadline.left < until:
                 break
             name = f"the model with {decision.info.name} quantized"
             with bench.treated({decision: decision.treatment.storage}) as module:
@@ -114,7 +117,8 @@ def _affordable(metric: Metric, bench: Workbench, deadline: Deadline) -> tuple[i
     samples = min(SAMPLES[metric.data.task], len(split))
     started = time.monotonic()
     before = metric.score(bench.module, "validation", samples)
-    expected = (time.monotonic() - started) * 2 * len(bench.quantized)
+    evaluations = sum(1 if decision.treatment.activations == "float" else 2 for decision in bench.quantized)
+    expected = (time.monotonic() - started) * evaluations
     share = max(deadline.left, 0.0) / 4
     if expected <= share:
         return samples, before

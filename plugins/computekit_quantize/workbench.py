@@ -53,6 +53,12 @@ class Workbench:
         weight = getattr(owner, attribute).detach().cpu()
         return float((self.rounded(decision, treatment).dequantize() - weight).double().square().sum())
 
+    def relative_error(self, decision: Decision) -> float:
+        """The squared error of the treatment that was asked for, over the squares of the weight's values."""
+        owner, attribute = self.places[decision.info.name][0]
+        square = float(getattr(owner, attribute).detach().double().square().sum())
+        return self.error(decision, decision.treatment) / square if square else 0.0
+
     @contextmanager
     def treated(self, chosen: Mapping[Decision, Treatment]) -> Iterator[nn.Module]:
         """The module in which exactly the ``chosen`` weights have their treatments."""

@@ -97,6 +97,16 @@ def test_time_that_is_up_leaves_the_best_so_far(bench: Workbench) -> None:
     assert found.drop == found.tried[0]["drop"]
 
 
+def test_layers_that_there_was_no_time_to_rank_are_estimated(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = sensitivity.measure
+    monkeypatch.setattr(sensitivity, "measure", lambda *args, **kwargs: measure(*args, **kwargs)[:1])
+    looking = searching(bench, 2.0, Deadline(None))
+    found = looking.go()
+    assert len(looking.ranked or []) == 1
+    assert found.met
+    assert len([each for each in bits(found) if each > 4]) > 1
+
+
 def test_ctrl_c_leaves_the_best_so_far(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
     judge = sensitivity.judge
