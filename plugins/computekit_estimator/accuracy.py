@@ -59,6 +59,7 @@ def measure() -> dict[str, Any]:
             "high": round(float(np.quantile(ratios, 0.95)), 3),
         }
         for name, ratios in found.items()
+        if ratios
     }
     return {"classes": classes, "devices": sorted(devices)}
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from . import infer, memory, plan, published, spelling, time, units
+from . import images, infer, memory, plan, published, spelling, time, units
 from .constants import CONSTANTS, Constants
 from .errors import CannotPredict
 from .hardware import Gpu
@@ -112,7 +110,7 @@ def _step(run: Run, c: Constants) -> tuple[float, Layout, Transformer, Gpu]:
 
 
 def _iter_time(run: Run, c: Constants) -> float:
-    return _step(run, c)[0]
+    return images.seconds(run, c) if _is_image(run) else _step(run, c)[0]
 
 
 def _tokens_per_s(run: Run, c: Constants) -> float:
@@ -121,6 +119,9 @@ def _tokens_per_s(run: Run, c: Constants) -> float:
 
 
 def _samples_per_s(run: Run, c: Constants) -> float:
+    if _is_image(run):
+        devices = 1 if _per_device(run) else published.devices_of(run) or 1
+        return images.batch(run) * devices / images.seconds(run, c)
     if run.number("infer_batch"):
         serving = _serving(run, published.model_of(run))
         return 1e3 * float(serving.batch) / _request(run, c)
@@ -218,55 +219,28 @@ def _prefill_rate(run: Run, c: Constants) -> float:
 
 
 def _request(run: Run, c: Constants) -> float:
+    if _is_image(run):
+        return 1e3 * images.seconds(run, c)
     model, gpu = published.model_of(run), published.gpu_of(run)
     serving = _serving(run, model)
     return 1e3 * float(infer.request(model, serving, gpu, run.whole("in_len"), run.whole("out_len"), c))
 
 
 def _parameters(run: Run, _c: Constants) -> float:
-    if run.text("model").startswith("torchvision"):
-        return float(sum(p.numel() for p in _torchvision(run).parameters()))
+    if _is_image(run):
+        return float(sum(p.numel() for p in images.model(run).parameters()))
     model = published.model_of(run)
     return model.active_parameters if "active" in run.text("unit") else model.parameters
 
 
 def _forward_flops(run: Run, _c: Constants) -> float:
-    if not run.text("model").startswith("torchvision"):
-        model = published.model_of(run)
-        return model.forward_flops() * run.whole("infer_batch", 1)
-    import torch
-
-    from computekit import flops
-
-    side = run.whole("seq", 224)
-    cost = flops.count(_torchvision(run), torch.zeros(1, 3, side, side), backward=False)
-    return float(cost.forward)
+    if _is_image(run):
+        return float(images.count(run).forward) * run.whole("infer_batch", 1)
+    return published.model_of(run).forward_flops() * run.whole("infer_batch", 1)
 
 
-def _torchvision(run: Run) -> Any:
-    """An image model by name: what `vision` knows, else the code of torchvision where that is installed."""
-    import torch
-
-    name = run.text("model").split()[-1]
-    with torch.device("meta"):
-        from . import vision
-
-        known = vision.build(name)
-    if known is not None:
-        return known.eval()
-    if importlib.util.find_spec("torchvision") is None:
-        raise CannotPredict(f"the code of {name} is in torchvision, which is not installed")
-    try:
-        import torchvision  # type: ignore[import-not-found, unused-ignore]
-    except (ImportError, RuntimeError) as error:  # built for another torch
-        raise CannotPredict(f"torchvision does not load: {error}") from error
-    try:
-        with torch.device("meta"):
-            return torchvision.models.get_model(name.lower()).eval()
-    except NotImplementedError:  # a constructor that reads values of its own tensors
-        return torchvision.models.get_model(name.lower()).eval()
-    except ValueError as error:
-        raise CannotPredict(f"torchvision has no model {name!r}") from error
+def _is_image(run: Run) -> bool:
+    return run.text("model").startswith("torchvision") or images.named(run)
 
 
 def _train_flops(run: Run, _c: Constants) -> float:

@@ -24,6 +24,7 @@ CLASSES = {
     "training time": ("iter_time_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "mfu",
                       "hfu", "train_days", "train_gpu_hours"),
     "training time, layout assumed": (),
+    "image models by roofline": (),
     "training memory": ("peak_memory_gb",),
     "prefill": ("prefill", "prefill_tokens_per_s"),
     "decode": ("decode_latency_ms", "decode_tokens_per_s", "e2e_latency_ms"),
@@ -35,10 +36,13 @@ used, or how many there were, is a class of its own."""
 
 def class_of(run: Run) -> str:
     """The class of `CLASSES` that a run belongs to; "other" for a kind that is in none."""
+    from .images import named
     from .predict import kind_of
 
     kind = kind_of(run)
     name = next((name for name, kinds in CLASSES.items() if kind in kinds), "other")
+    if name in ("training time", "decode") and named(run):
+        return "image models by roofline"
     if name != "training time":
         return name
     if run.number("infer_batch"):

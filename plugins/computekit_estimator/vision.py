@@ -19,12 +19,24 @@ CLASSES = 1000
 
 def build(name: str) -> nn.Module | None:
     """The model that a table calls ``name`` ("ResNet50", "VGG16_BN", "ViT_B_16"); None for one that is not known."""
-    word = re.sub(r"[\s-]+", "_", name.strip().lower()).removeprefix("torchvision_")
     for pattern, make in _NAMES:
-        found = re.fullmatch(pattern, word)
+        found = re.fullmatch(pattern, _word(name))
         if found:
             return make(*found.groups())
     return None
+
+
+def known(name: str) -> bool:
+    """Whether `build` knows this name."""
+    return any(re.fullmatch(pattern, _word(name)) for pattern, _ in _NAMES)
+
+
+def _word(name: str) -> str:
+    """A name in lower case with underscores; timm's ("vit_base_patch16_224") in the form of torchvision's."""
+    word = re.sub(r"[\s-]+", "_", name.strip().lower()).split(".")[0]
+    timm = re.fullmatch(r"(?:vit|deit)_(tiny|small|base|large|huge)_patch(\d+)_(?:224)", word)
+    sizes = {"tiny": "ti", "small": "s", "base": "b", "large": "l", "huge": "h"}
+    return f"vit_{sizes[timm[1]]}_{timm[2]}" if timm else word
 
 
 class Parallel(nn.Module):

@@ -150,3 +150,20 @@ def test_more_work_takes_longer(run_id):
     base = validate.compare(runs.Run(timed)).predicted
     for more in ({"layers": str(layers)}, {"global_batch": str(2 * int(run.text("global_batch")))}):
         assert base < validate.compare(runs.Run({**timed, **more})).predicted < 2.2 * base
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "cells"),
+    [("infer_samples_per_sec", "img/s", {"infer_batch": "64"}), ("infer_step_time_ms", "ms", {"infer_batch": "64"}),
+     ("train_samples_per_s", "img/s", {"microbatch": "64"}), ("train_step_ms", "ms", {"microbatch": "64"})],
+)  # fmt: skip
+def test_image_models_are_timed_by_the_roofline(kind, unit, cells):
+    row = {"id": "timm_r50", "kind": kind, "model": "resnet50", "hardware": "RTX-4090", "precision": "amp", "seq": "224",
+           "value": "100", "unit": unit, **cells}  # fmt: skip
+    run = runs.Run(row)
+    done = validate.compare(run)
+    per_image = done.predicted / 64e3 if unit == "ms" else 1 / done.predicted
+    flops = 8.2e9 * (3 if "train" in kind else 1)
+    assert flops / per_image < hardware.find("RTX-4090").peak("bf16")
+    assert per_image < 0.01
+    assert validate.class_of(run) == "image models by roofline"
