@@ -68,6 +68,11 @@ class Layout:
         """Forward passes of one rank in one step."""
         return self.global_batch / (self.dp * self.microbatch)
 
+    @property
+    def hardware_passes(self) -> float:
+        """Forward passes' worth of model FLOPs that the hardware really does: three, and what is computed again."""
+        return 3.0 + {"full": 1.0, "operators": 0.5}.get(self.recompute, 0.0)
+
     def stage_layers(self, layers: int) -> tuple[Number, Number, Number]:
         """Layers of the fullest stage, of the first and of the last one."""
         even = np.ceil(layers / self.pp)

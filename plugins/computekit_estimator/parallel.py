@@ -40,6 +40,8 @@ def layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
                      help="Fused kernels never write the score matrix."),
         click.option("--no-overlap", is_flag=True, help="Communication waits for computation to end."),
         click.option("--compiled", is_flag=True, help="Element-wise chains are fused, as torch.compile does."),
+        click.option("--expert-overlap", is_flag=True,
+                     help="Tokens travel to their experts while another microbatch computes, as in DualPipe."),
         click.option("--sequence-parallel", is_flag=True, help="Shard norms and residuals over tensor parallelism."),
         click.option("--sharding", type=click.Choice(["none", "zero1", "zero2", "zero3", "fsdp"]), default="none",
                      show_default=True, help="What data parallelism shards; fsdp is zero3."),
@@ -101,6 +103,7 @@ def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
         fused_attention=asked.pop("attention") == "fused",
         overlap=not asked.pop("no_overlap"),
         compiled=asked.pop("compiled"),
+        expert_overlap=asked.pop("expert_overlap"),
         gradient_bytes=4.0 if sharding == "zero1" else 2.0,
         async_gradients=sharding == "zero1",
     )

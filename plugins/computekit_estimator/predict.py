@@ -146,8 +146,8 @@ def _per_device(run: Run) -> bool:
 def _achieved(run: Run, c: Constants, hardware: bool) -> tuple[float, Gpu, Layout]:
     """FLOP/s of each device: the model's (three forward passes), or with what was recomputed."""
     seconds, layout, model, gpu = _step(run, c)
-    again = {"full": 1.0, "operators": 0.5}.get(layout.recompute, 0.0) if hardware else 0.0
-    return (3 + again) * layout.global_batch * model.forward_flops() / seconds / layout.num_gpus, gpu, layout
+    passes = layout.hardware_passes if hardware else 3.0
+    return passes * layout.global_batch * model.forward_flops() / seconds / layout.num_gpus, gpu, layout
 
 
 def _tflops(run: Run, c: Constants) -> float:

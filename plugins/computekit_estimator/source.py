@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -138,12 +139,15 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
         raise FileProblem(file, "is not a JSON config", "give the config.json of a Hugging Face model") from error
     if not isinstance(config, dict):
         raise FileProblem(file, "is JSON but not a config", "give the config.json of a Hugging Face model")
+    logging.disable(logging.WARNING)  # what the package's optional dependencies log on import is no concern of users
     try:
         _build_config(subject, config, shape)
     except ModuleNotFoundError:
         pass  # without transformers the dimensions alone must do
     except Exception as error:
         subject.why_no_flops = f"transformers cannot build it: {(str(error).splitlines() or [''])[0]}"
+    finally:
+        logging.disable(logging.NOTSET)
     if subject.module is None:
         try:
             subject.dims = transformer.from_config(config, subject.label)

@@ -113,7 +113,7 @@ def _transformer(
     put("tokens_per_s_per_gpu", layout.global_batch * model.seq / seconds / layout.num_gpus, "token/s")
     put("throughput_per_s", layout.global_batch / seconds, "1/s")
     put("mfu", 3 * forward / seconds / peak, "", "model FLOPs (full attention, nothing recomputed) over the dense peak")
-    put("hfu", (4 if layout.recompute == "full" else 3) * forward / seconds / peak, "", "with what is recomputed")
+    put("hfu", layout.hardware_passes * forward / seconds / peak, "", "with what is recomputed")
     total = float(parts.total)
     put("peak_memory_bytes", total, "B", **accuracy.of("training memory").about(total))
     put("memory_fits", "yes" if total <= gpu.memory_bytes else "no", "", f"of {gpu.memory_bytes / 1e9:.0f} GB")

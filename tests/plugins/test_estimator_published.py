@@ -158,9 +158,8 @@ def test_more_work_takes_longer(run_id):
      ("train_samples_per_s", "img/s", {"microbatch": "64"}), ("train_step_ms", "ms", {"microbatch": "64"})],
 )  # fmt: skip
 def test_image_models_are_timed_by_the_roofline(kind, unit, cells):
-    row = {"id": "timm_r50", "kind": kind, "model": "resnet50", "hardware": "RTX-4090", "precision": "amp", "seq": "224",
-           "value": "100", "unit": unit, **cells}  # fmt: skip
-    run = runs.Run(row)
+    row = {"id": "timm_r50", "kind": kind, "model": "resnet50", "hardware": "RTX-4090", "precision": "amp"}
+    run = runs.Run({**row, "value": "100", "unit": unit, **cells})
     done = validate.compare(run)
     per_image = done.predicted / 64e3 if unit == "ms" else 1 / done.predicted
     flops = 8.2e9 * (3 if "train" in kind else 1)
