@@ -81,9 +81,12 @@ def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data:
         try:
             size = quantized(model, target, words)
             module, _, metadata = computekit.load_module(target)
+            call = caller(embedder(module, subject))
+            with torch.inference_mode():
+                call(*subject.inputs)  # a backend that compiles does it now, with its own settings
             runtime = metadata["compression"].get("runtime", {"name": "torch"})["name"]
             chosen = f" ({runtime} {metadata['compression']['scheme']})" if name == "auto" else ""
-            field.candidates.append(Candidate(name + chosen, "computekit", caller(embedder(module, subject)), size))
+            field.candidates.append(Candidate(name + chosen, "computekit", call, size))
         except Exception as error:  # one that fails is named, and the others still take part
             line = (str(error).splitlines() or [""])[0][:200]
             field.absent.append({"library": "computekit", "name": name, "why": line})

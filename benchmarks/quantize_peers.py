@@ -1,7 +1,8 @@
 """Quantization by other libraries, for `quantize.py`: each candidate is made as its library documents it.
 
-A maker gets a `Subject` and returns candidates: a name, the library, a call from inputs to an output tensor (samples,
-...), and the bytes of what the library saves. What is not installed raises ImportError; what fails is named.
+A maker gets a `Subject`, and whether to compile, and returns candidates: a name, the library, a call from inputs to
+an output tensor (samples, ...), and the bytes of what the library saves. What is not installed raises ImportError;
+what fails is named.
 """
 
 from __future__ import annotations
@@ -97,32 +98,40 @@ def saved_bytes(module: nn.Module) -> int:
     return stream.tell()
 
 
-def allow_compiling() -> None:
-    """Many models of one class in one process, each compiled with its weights as constants."""
+def compiled(module: nn.Module, inputs: tuple[Tensor, ...], freezing: bool = True) -> Any:
+    """``module`` compiled for ``inputs`` now, with its weights as constants if ``freezing``, which is global.
+
+    Many models of one class are compiled in one process, so Dynamo's limit of 8 is raised.
+    """
     import torch._dynamo.config
     import torch._inductor.config
 
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    torch._inductor.config.freezing = True
+    torch._inductor.config.freezing = freezing
+    run = torch.compile(module, dynamic=False)
+    with torch.inference_mode():
+        run(*inputs)
+    return run
 
 
-def torch_itself(subject: Subject) -> Iterator[Candidate]:
+def torch_itself(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     flat = Flat(subject.module)
     size = saved_bytes(flat)
     half = copy.deepcopy(flat).bfloat16()
-    allow_compiling()
 
     def in_half(module: nn.Module) -> Callable[..., Tensor]:
         return lambda first, *rest: module(first.bfloat16() if first.is_floating_point() else first, *rest)
 
     yield Candidate("bf16 eager", "torch", caller(in_half(half)), size // 2)
-    yield Candidate("fp32 compiled", "torch", caller(torch.compile(copy.deepcopy(flat), dynamic=False)), size)
-    compiled: Any = torch.compile(copy.deepcopy(half), dynamic=False)
-    yield Candidate("bf16 compiled", "torch", caller(in_half(compiled)), size // 2)
+    if not compiling:
+        return
+    yield Candidate("fp32 compiled", "torch", caller(compiled(copy.deepcopy(flat), subject.inputs)), size)
+    inputs = tuple(value.bfloat16() if value.is_floating_point() else value for value in subject.inputs)
+    yield Candidate("bf16 compiled", "torch", caller(in_half(compiled(copy.deepcopy(half), inputs))), size // 2)
 
 
-def torch_ao(subject: Subject) -> Iterator[Candidate]:
+def torch_ao(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     from torch.ao import quantization as ao
 
     recipes = {"int8 dynamic": ao.default_dynamic_qconfig, "int8 dynamic, per channel": ao.per_channel_dynamic_qconfig}
@@ -131,7 +140,7 @@ def torch_ao(subject: Subject) -> Iterator[Candidate]:
         yield Candidate(name, "torch.ao", caller(module), saved_bytes(module))
 
 
-def torch_fx(subject: Subject) -> Iterator[Candidate]:
+def torch_fx(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     from torch.ao.quantization import get_default_qconfig_mapping
     from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
@@ -144,10 +153,9 @@ def torch_fx(subject: Subject) -> Iterator[Candidate]:
     yield Candidate("int8 static, FX x86", "torch.ao", caller(module), saved_bytes(module))
 
 
-def torchao(subject: Subject) -> Iterator[Candidate]:
+def torchao(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 
-    allow_compiling()
     for name, config in (
         ("int8 weights", Int8WeightOnlyConfig()),
         ("int8 dynamic", Int8DynamicActivationInt8WeightConfig()),
@@ -155,17 +163,17 @@ def torchao(subject: Subject) -> Iterator[Candidate]:
         module = copy.deepcopy(Flat(subject.module))
         quantize_(module, config)
         yield Candidate(name, "torchao", caller(module), saved_bytes(module))
-        if name == "int8 dynamic":
-            compiled: Any = torch.compile(module, dynamic=False)
-            yield Candidate(f"{name}, compiled", "torchao", caller(compiled), saved_bytes(module))
+        if name == "int8 dynamic" and compiling:
+            # not frozen: inductor would turn it into a kernel for signed inputs that takes seconds per layer here
+            run = compiled(module, subject.inputs, freezing=False)
+            yield Candidate(f"{name}, compiled", "torchao", caller(run), saved_bytes(module))
 
 
-def pt2e(subject: Subject) -> Iterator[Candidate]:
+def pt2e(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    allow_compiling()
     for dynamic in (False, True) if subject.tokens else (False,):
         exported = torch.export.export(Flat(subject.module).eval(), subject.inputs).module()
         quantizer = x86.X86InductorQuantizer()
@@ -176,11 +184,10 @@ def pt2e(subject: Subject) -> Iterator[Candidate]:
         module = convert_pt2e(prepared)
         move_exported_model_to_eval(module)
         name = f"int8 {'dynamic' if dynamic else 'static'}, PT2E compiled"
-        run: Any = torch.compile(module, dynamic=False)
-        yield Candidate(name, "torchao", caller(run), saved_bytes(module))
+        yield Candidate(name, "torchao", caller(compiled(module, subject.inputs)), saved_bytes(module))
 
 
-def onnxruntime(subject: Subject) -> Iterator[Candidate]:
+def onnxruntime(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     import onnxruntime as ort
     from onnxruntime import quantization as q
 
@@ -227,7 +234,7 @@ def onnxruntime(subject: Subject) -> Iterator[Candidate]:
     yield candidate("int8 static", folder / "static.onnx")
 
 
-def openvino(subject: Subject) -> Iterator[Candidate]:
+def openvino(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     import nncf
     import openvino as ov
 
@@ -262,7 +269,7 @@ def openvino(subject: Subject) -> Iterator[Candidate]:
     yield candidate("int8 static (PTQ), bf16 around", static, "bf16")
 
 
-def quanto(subject: Subject) -> Iterator[Candidate]:
+def quanto(subject: Subject, compiling: bool) -> Iterator[Candidate]:
     from optimum import quanto as library
 
     module = copy.deepcopy(Flat(subject.module))
@@ -271,7 +278,7 @@ def quanto(subject: Subject) -> Iterator[Candidate]:
     yield Candidate("int8 weights", "quanto", caller(module), saved_bytes(module))
 
 
-MAKERS: dict[str, Callable[[Subject], Iterator[Candidate]]] = {
+MAKERS: dict[str, Callable[[Subject, bool], Iterator[Candidate]]] = {
     "torch": torch_itself, "torch.ao": torch_ao, "torch.ao FX": torch_fx, "torchao": torchao, "torchao PT2E": pt2e,
     "onnxruntime": onnxruntime, "openvino": openvino, "quanto": quanto,
 }  # fmt: skip
@@ -295,9 +302,7 @@ class Field:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    for candidate in make(subject):
-                        if compiling or "compiled" not in candidate.name:
-                            self.candidates.append(candidate)
+                    self.candidates += make(subject, compiling)
             except ImportError as error:
                 self.absent.append({"library": library, "why": f"not installed ({error.name})"})
             except Exception as error:  # libraries fail in their own ways, and the others still take part

@@ -20,6 +20,21 @@ _INT8_MULTIPLE, _FLOAT8_MULTIPLE = 8, 16
 _FLOAT8_CAPABILITY = (8, 9)
 
 
+@torch.library.custom_op("computekit::multiply_int8", mutates_args=())
+def _multiply(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """``rows`` int8 (rows, in) times ``weight`` int8 (out, in): int32 (rows, out).
+
+    An operator of its own, so that inductor does not know it: with its weights as constants it would make a
+    ``onednn.qlinear_pointwise`` of it, whose kernel for signed inputs is thousands of times slower on CPUs without AMX.
+    """
+    return torch._int_mm(rows, weight.t())
+
+
+@_multiply.register_fake
+def _shape_of_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return rows.new_empty((rows.shape[0], weight.shape[0]), dtype=torch.int32)
+
+
 def fits(input: Tensor, weight: Tensor) -> bool:
     """Whether there is a kernel for ``weight`` (out, in), int8 or float8_e4m3fn, on the device of ``input``."""
     integers = weight.dtype == torch.int8
@@ -45,7 +60,7 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
         missing = max(0, _LEAST_ROWS - rows.shape[0]) if input.is_cuda else 0
         if missing:
             integers = F.pad(integers, (0, 0, 0, missing))
-        product = torch._int_mm(integers, weight.t())[: rows.shape[0]].float()
+        product = _multiply(integers, weight)[: rows.shape[0]].float()
         output = (product * scale.flatten().float() * step).to(input.dtype)
     else:
         step = largest / torch.finfo(weight.dtype).max
@@ -53,5 +68,7 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
         output = torch._scaled_mm(
             small, weight.t(), scale_a=step, scale_b=scale.float().t().contiguous(), out_dtype=torch.bfloat16
         ).to(input.dtype)
-    output = output if bias is None else output + bias.to(input.dtype)
-    return output.reshape(*input.shape[:-1], weight.shape[0])
+    if bias is not None:
+        output = output + bias.to(input.dtype)
+    shaped: Tensor = output.reshape(*input.shape[:-1], weight.shape[0])
+    return shaped
