@@ -48,6 +48,8 @@ _WAYS: tuple[tuple[str, str, str | None], ...] = (
 
 MIN_ROUNDS, MAX_ROUNDS = 7, 60
 
+_BATCH = 32
+
 
 @dataclass(frozen=True)
 class Race:
@@ -56,7 +58,7 @@ class Race:
     ``without`` names backends that do not take part.
     """
 
-    batch: int
+    batch: int | None
     seconds: float
     without: tuple[str, ...]
     input_shape: tuple[int, ...] | None
@@ -67,8 +69,8 @@ race_options = options.gathered(
     lambda race_batch, race_seconds, race_without, input_shape: Race(
         race_batch, race_seconds, race_without, input_shape
     ),
-    click.option("--race-batch", type=click.IntRange(min=1), default=32, show_default=True,
-                 help="Samples in the call that --backend auto times."),
+    click.option("--race-batch", type=click.IntRange(min=1),
+                 help="Samples in the call that --backend auto times.  [default: 32, 1 if the model generates]"),
     click.option("--race-seconds", type=options.Number(above=0), default=3.0, show_default=True,
                  help="Time for each candidate of --backend auto, its preparation apart."),
     click.option("--race-without", multiple=True, metavar="BACKEND",
@@ -123,7 +125,8 @@ def run(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadlin
         backend.get(name)
     _ = step.device  # fixes seed and threads
     module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
-    inputs = samples.example(job, module, arch, job.race.batch)
+    generates = callable(getattr(module, "can_generate", None)) and module.can_generate()  # type: ignore[operator]
+    inputs = samples.example(job, module, arch, job.race.batch or (1 if generates else _BATCH))
     gauge = _Gauge(step, job, module, inputs)
     runners = [Runner("the original", module.to(step.device), bytes=files.size_bytes(job.model))]
     if "compile" not in job.race.without:
