@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from computekit.models import compressed, int8_static
+from computekit.models.int8_program import _MaxPool
 from computekit.models.int8_static import Activation, Affine, IntegerLayer
 
 pytestmark = pytest.mark.skipif(bool(int8_static.available()), reason=int8_static.available())
@@ -202,3 +203,13 @@ def test_the_kernel_repeats_an_addend_that_is_smaller() -> None:
 )
 def test_which_layers_the_kernels_can_replace(layer: nn.Module, supported: bool) -> None:
     assert int8_static.supports(layer) is supported
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, None), (3, 2), ((3, 2), 1), (2, 3)])
+@pytest.mark.parametrize(("padding", "dilation"), [(0, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize("shape", [(2, 3, 40, 17), (3, 9, 8)])
+def test_max_pooling_of_bytes(shape, padding, dilation, kernel, stride, ceil: bool) -> None:
+    x = torch.randint(0, 256, shape, dtype=torch.uint8)
+    pooled = F.max_pool2d(x.float(), kernel, stride, padding, dilation, ceil)
+    assert torch.equal(_MaxPool(2, kernel, stride, padding, dilation, ceil)(x).float(), pooled)
