@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from .plan import Decision
 
 _BATCH = 32
+_BEST = "mse"  # of the observers, on most of what was measured: see docs/quantize.md
 
 observer = click.option(
-    "--observer", type=click.Choice(["min-max", "percentile", "mse", "entropy"]), default="mse", show_default=True,
-    help="How --activations static chooses the range of a layer's values from those that it saw.",
+    "--observer", type=click.Choice(["min-max", "percentile", "mse", "entropy"]),
+    help=f"How --activations static chooses the range of a layer's values from those that it saw.  [default: {_BEST}]",
 )  # fmt: skip
 
 
@@ -33,18 +34,25 @@ def calibrated(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
     Raises:
         ComputekitError: there is no code to run, or it cannot take the data.
     """
+    from computekit.models import int8_static
+
     from . import calibration, static
 
+    if int8_static.available():
+        run.note(
+            f"{int8_static.available()}: here the file computes in floats, and the measured metric is that of floats"
+        )
     data = job.calibration.load(job.goal.data, "--activations static", job.model, job.goal.window)
     module, _, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
     layers = _layers(module, source, decisions)
     samples = calibration.samples(data, job.calibration.samples)
     batches = calibration.batches(samples, module, _BATCH)
+    name = job.observer or _BEST
     with run.progress(-(-len(samples) // _BATCH), "calibrating", "batch") as bar:
-        grids, untraced = static.calibrate(module, list(layers), _counted(batches, bar), job.observer)
-    run.details["calibration"] = {"data": data.describe(), "samples": len(samples), "observer": job.observer}
+        grids, untraced = static.calibrate(module, list(layers), _counted(batches, bar), name)
+    run.details["calibration"] = {"data": data.describe(), "samples": len(samples), "observer": name}
     if untraced:
-        names = ", ".join(name or type(module).__name__ for name in untraced[:3])
+        names = ", ".join(path or type(module).__name__ for path in untraced[:3])
         run.note(f"{names}: code that cannot be traced, so its layers compute one by one, with floats in between")
     by_name = {layers[path]: each for path, each in grids.items()}
     found = [_with_grids(decision, by_name) for decision in decisions]

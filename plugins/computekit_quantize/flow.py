@@ -42,7 +42,7 @@ class Job:
     request: plan.Request
     goal: Goal
     calibration: Calibration
-    observer: str
+    observer: str | None
     tuning: Tuning
     race: race.Race
     arch: ArchRef | None
@@ -75,6 +75,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
     source = _open(job)
     run.input(job.model)
     if job.dry_run:
+        run.writes_nothing()
         request = job.request if job.request.scheme else replace(job.request, scheme="int8")
         decisions = plan.make(source, request)
         run.show(Coverage(decisions).tensor_table())
@@ -101,6 +102,8 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
     static = treatment.activations == "static"
     if not treatment.scheme.needs_data and candidate.activations != "static":
         job.calibration.check_unused(treatment.scheme.name)
+    if job.observer and not static:
+        raise click.UsageError("--observer belongs to --activations static, computed by torch")
     decisions = plan.make(source, candidate.request)
     _check_coverage(job, Coverage(decisions))
     _tell_groups(run, job, decisions)

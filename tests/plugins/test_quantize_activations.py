@@ -128,6 +128,12 @@ def test_weights_without_code_need_an_architecture(model: Path, tmp_path: Path) 
     assert result.exit_code == 0, result.stderr
 
 
+def test_observers_are_for_static_activations(model: Path) -> None:
+    result = run("quantize", "--int8", "--observer", "mse", model)
+    assert result.exit_code == 2
+    assert "--observer belongs to --activations static" in result.stderr
+
+
 def test_static_activations_need_eight_bits(model: Path) -> None:
     result = run("quantize", "--int4", "--activations", "static", "--calibration", "digits", model)
     assert result.exit_code == 2

@@ -60,6 +60,7 @@ class StepRun:
         self._device_name = device
         self._asked_output = output
         self._written: Path | None = None
+        self._dry = False
         self._output: FileRef | None = None
         self._inputs: list[Hashing] = []
         self._beside: list[Record | None] = []
@@ -120,6 +121,10 @@ class StepRun:
                 read.wait()
         self._written = target
         self._output = output.model_copy(update={"path": str(target)})
+
+    def writes_nothing(self) -> None:
+        """Say that this run only shows what it would do (``--dry-run``): neither a model nor a record is missed."""
+        self._dry = True
 
     def output(self, default: Path | str) -> Path:
         """Where the result will go; refuses to overwrite an input."""
@@ -245,6 +250,8 @@ class StepRun:
         if self._written is not None:
             record.save(records.beside(self._written))
             self.say(f"wrote {self._written} and {records.beside(self._written).name}")
+        elif self._dry:
+            pass
         elif self._known is not None and self._known.gives == "model":
             raise StepFault(self._step, "it wrote no model; a step that gives one writes it in 'with run.writing()'")
         elif self._asked_output is not None:
