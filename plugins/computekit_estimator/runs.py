@@ -112,7 +112,8 @@ def _parse(text: str, path: Path) -> list[Run]:
 def _completed(runs: list[Run]) -> list[Run]:
     """Rows of one training job tell it together: what one leaves empty is taken from the others if they agree.
 
-    Rows belong together that have the same family and model and contradict each other in no number of ranks.
+    Rows belong together that have the same family and model and contradict each other in no number of ranks. A row that
+    has its devices and its batch tells all that it means to: an empty cell of it says "none".
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -121,10 +122,10 @@ def _completed(runs: list[Run]) -> list[Run]:
     completed = {}
     for group in groups.values():
         ranked = [run for run in group if run.text("num_gpus")]
-        same = len({tuple(run.text(name) for name in _RANKS) for run in ranked}) <= 1 or all(
-            _agree(one, other) for one in ranked for other in ranked
-        )
+        same = all(_agree(one, other) for one in ranked for other in ranked)
         for run in group if same and len(group) > 1 else []:
+            if run.text("num_gpus") and run.text("global_batch"):
+                continue
             values = {name: {other.text(name) for other in group} - {""} for name in _SHARED}
             found = {name: next(iter(v)) for name, v in values.items() if len(v) == 1 and not run.text(name)}
             completed[run.id] = Run({**run.cells, **found})
