@@ -51,5 +51,6 @@ def computekit_steps() -> list[computekit.Step]:
 def computekit_columns() -> list[computekit.Column]:
     return [
         computekit.Column("compression_ratio", "compression", "x", digits=3, better="higher", detail=True, order=12),
+        computekit.Column("cosine", "cosine", digits=4, better="higher", interval=True, order=21),
         computekit.Column("coverage", "quantized", "%", 0.01, digits=3, detail=True, order=13),
     ]

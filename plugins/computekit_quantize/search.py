@@ -10,6 +10,7 @@ back, the dearest first. What was asked for is judged first: where it meets the 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -62,10 +63,18 @@ class Step:
     after: Option
 
     @property
+    def free(self) -> bool:
+        """Whether it costs next to nothing."""
+        return self.after.cost - self.before.cost <= self._least
+
+    @property
     def worth(self) -> float:
         """Harm taken away for each byte or second, and hardly limited where it costs none."""
-        least = _FREE * max(self.before.cost, self.after.cost)
-        return (self.before.harm - self.after.harm) / max(self.after.cost - self.before.cost, least)
+        return (self.before.harm - self.after.harm) / max(self.after.cost - self.before.cost, self._least)
+
+    @property
+    def _least(self) -> float:
+        return _FREE * max(self.before.cost, self.after.cost)
 
 
 @dataclass
@@ -131,8 +140,12 @@ class Search:
             self._take_back(everything, applied)
 
     def _fewest(self, start: Choice, steps: Sequence[Step]) -> list[Step] | None:
-        """The fewest of ``steps``, in their order, that meet the bound; None if no number does."""
-        failed, count, passed = 0, 1, 0
+        """The fewest of ``steps``, in their order, that meet the bound; None if no number does.
+
+        Those at the beginning that are free are taken all at once.
+        """
+        free = len(list(itertools.takewhile(lambda step: step.free, steps)))
+        failed, count, passed = max(0, free - 1), max(1, free), 0
         while not passed and failed < len(steps):
             count = min(count, len(steps))
             if self._try(_after(start, steps[:count]), count):
@@ -149,7 +162,8 @@ class Search:
 
     def _take_back(self, start: Choice, applied: list[Step]) -> None:
         """Leave out single steps that the bound can do without, the dearest first."""
-        candidates = sorted(applied, key=lambda step: step.before.cost - step.after.cost)
+        dear = [step for step in applied if not step.free]
+        candidates = sorted(dear, key=lambda step: step.before.cost - step.after.cost)
         for number, step in enumerate(candidates):
             if number == TAKEN_BACK and math.isinf(self.deadline.budget):
                 break
@@ -200,16 +214,17 @@ class Search:
         return nbytes + seconds if self.objective == "bytes" else seconds + nbytes * 1e-15
 
     def _steps(self, ranked: Sequence[Sensitivity]) -> list[Step]:
-        """The steps of all ladders to milder treatments, in the order of what they are worth."""
-        steps = []
+        """The steps of all ladders to milder treatments: the first ones that are free, then by what they are worth."""
+        free: list[Step] = []
+        steps: list[Step] = []
         for found in ranked:
-            first, *others = self._options(found)
-            at = first
+            at, *others = self._options(found)
+            first = True
             while ahead := [option for option in others if option.harm < at.harm]:
                 step = max((Step(found.decision, at, option) for option in ahead), key=lambda step: step.worth)
-                steps.append(step)
-                at = step.after
-        return sorted(steps, key=lambda step: -step.worth)
+                (free if first and step.free else steps).append(step)
+                at, first = step.after, False
+        return free + sorted(steps, key=lambda step: -step.worth)
 
     def _estimated(self, ranked: Sequence[Sensitivity]) -> list[Sensitivity]:
         """What the weights that there was no time to rank may cost: in proportion to their relative squared error."""
