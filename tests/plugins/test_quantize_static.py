@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from computekit import ComputekitError, load_into
+from computekit import ComputekitError, FileProblem, load_into
 from computekit.models import ArchRef, build, compressed, int8_program, int8_static
 from computekit_quantize import static
 
@@ -441,3 +441,16 @@ def test_a_cpu_without_the_kernels_computes_in_floats_and_says_so(
     with torch.no_grad():
         assert (loaded(x) - module(x)).abs().max() < 0.1
     assert loaded.state_dict().keys() == torch.load(tmp_path / "m.pt").keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("0.input_scale", float("nan")), ("0.output_scale", -1.0), ("0.input_zero_point", 1000)]
+)
+def test_a_damaged_grid_is_named(name: str, value: float, tmp_path: Path) -> None:
+    module, x = make("mobile")
+    save(module, x, tmp_path / "m.pt")
+    state = torch.load(tmp_path / "m.pt")
+    state[name] = torch.tensor([value])
+    torch.save(state, tmp_path / "m.pt")
+    with pytest.raises(FileProblem, match=f"{name}.*makes no grid"):
+        load_into(NETS["mobile"][0](), tmp_path / "m.pt")

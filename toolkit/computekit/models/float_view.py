@@ -47,8 +47,18 @@ class FloatView(ModelFile):
         return QuantizedWeight.restore(name, self.source.load, self.weights[name])
 
     def grids(self, name: str) -> dict[str, torch.Tensor]:
-        """The grids of the activations of the layer whose weight is ``name``, by the names of its buffers."""
-        return {part.rpartition(".")[2]: self.source.load(part) for part in self._grid_parts(name)}
+        """The grids of the activations of the layer whose weight is ``name``, by the names of its buffers.
+
+        Raises:
+            FileProblem: a scale or a zero point is none.
+        """
+        found = {part: self.source.load(part) for part in self._grid_parts(name)}
+        for part, tensor in found.items():
+            value = tensor.item()
+            fits = 0 < value < math.inf if part.endswith("_scale") else value in range(-128, 128)
+            if not fits:
+                raise FileProblem(self.path, f"{part!r} is {value}, which makes no grid", "the file is damaged")
+        return {part.rpartition(".")[2]: tensor for part, tensor in found.items()}
 
     def _grid_parts(self, name: str) -> list[str]:
         tensors = self.source.tensors
