@@ -248,3 +248,48 @@ def test_an_input_that_was_not_registered_makes_the_training_unknown_not_free(at
     record = computekit.Record.model_validate_json(Path("result.pt.record.json").read_text())
     assert record.rows[0].quantities["train_flops"].value is None
     assert record.lineage[-1].train_flops is None
+
+
+# -- what it adds to the commands of others ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("raise KeyError('boom')", "internal error in plugin (given), KeyError: 'boom'"),
+        ("import sys; sys.exit(0)", "Error: plugin (given) called sys.exit(0)"),
+    ],
+)
+def test_an_error_of_a_contribution_names_its_plugin(code: str, what: str, tmp_path: Path) -> None:
+    module = written(
+        "zoo",
+        f"import computekit\ndef read(path, trust_pickle):\n    {code}\n"
+        "@computekit.hookimpl\ndef computekit_model_formats():\n"
+        "    return [computekit.ModelFormat('odd', 'odd', lambda path: True, read, priority=0)]\n",
+    )
+    (tmp_path / "model.odd").write_bytes(b"odd")
+    with host.using(Host.of(("zoo", module))):
+        outcome = run_command("convert", str(tmp_path / "model.odd"), "-o", str(tmp_path / "model.pt"))
+    assert outcome.exit_code == 1
+    assert what in outcome.stderr
+
+
+def test_an_error_after_a_contribution_was_used_names_whose_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = written(
+        "zoo",
+        "import computekit\n@computekit.hookimpl\n"
+        "def computekit_datasets(): return [computekit.Dataset('odd', 'odd', lambda: None)]\n",
+    )
+
+    def use() -> None:
+        """A command of ours that trips over what the plugin gave it."""
+        data: object = host.current().datasets["odd"].load()
+        raise AttributeError(f"{data} has no inputs")
+
+    registry = Host.of(("zoo", module))
+    doctor = loaded(registry.commands["doctor"].command)
+    monkeypatch.setattr(doctor, "callback", use)
+    monkeypatch.setattr(doctor, "params", [])
+    with host.using(registry):
+        outcome = run_command("doctor")
+    assert "internal error with plugin (given), AttributeError: None has no inputs" in outcome.stderr

@@ -104,6 +104,8 @@ class RootGroup(click.Group):
             owner = registry.owner(registry.commands.get(ctx.invoked_subcommand or ""))
             if owner is not None and not owner.first_party:
                 error.add_note(f"in plugin {owner.distribution} {owner.version}".rstrip())
+            else:
+                _blame(error, registry)
             raise
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
@@ -141,6 +143,25 @@ def _report(error: BaseException, debug: bool) -> int:
     return error.exit_code if isinstance(error, (ComputekitError, click.ClickException)) else 1
 
 
+def _blame(error: BaseException, registry: host.Host) -> None:
+    """Note whose scheme, data set, ... an error of a command of ours is from, or may be from.
+
+    Raises ComputekitError in the place of a plugin's sys.exit, which would end the command without a word.
+    """
+    names = set[str]()
+    frame = error.__traceback__
+    while frame is not None:
+        names.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        frame = frame.tb_next
+    strangers = [plugin for plugin in registry.plugins if not plugin.first_party]
+    inside = [p for p in strangers if getattr(p.plugin, "__name__", "").partition(".")[0] in names]
+    for plugin in inside or [p for p in strangers if p.name in registry.taking_part]:
+        origin = f"plugin {plugin.distribution} {plugin.version}".rstrip()
+        if inside and isinstance(error, SystemExit):
+            raise ComputekitError(f"{origin} called sys.exit({error.code!r})") from error
+        error.add_note(f"{'in' if inside else 'with'} {origin}")
+
+
 def _one_line(error: BaseException) -> str:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return f"interrupted{_where(error.__cause__ or error)}; nothing was written"
@@ -161,7 +182,9 @@ def _one_line(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """The plugin that an error noted as its place."""
-    return "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith("in plugin "))
+    return "".join(
+        f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith(("in plugin ", "with plugin "))
+    )
 
 
 def _color() -> bool | None:
