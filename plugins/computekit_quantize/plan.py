@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from computekit import UnknownName, options
+from computekit import ComputekitError, UnknownName, options
 from computekit.models import ModelFile, TensorInfo, roles
 
 from . import backend as backends
@@ -64,13 +64,30 @@ class Treatment:
 
     def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight | HalfWeight:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
-        return self.scheme.quantize(weight, self.scheme.bits, self.group, name)
+        return self._checked(weight, self.scheme.quantize(weight, self.scheme.bits, self.group, name), name)
 
     def fit(self, weight: torch.Tensor, moments: Moments, name: str) -> QuantizedWeight | HalfWeight:
         """The same with what is known of the inputs of the weight's layer, where the scheme uses that."""
         if self.scheme.calibrated is None:
             return self.round(weight, name)
-        return self.scheme.calibrated(weight, moments, self.scheme.bits, self.group, name)
+        return self._checked(weight, self.scheme.calibrated(weight, moments, self.scheme.bits, self.group, name), name)
+
+    def _checked(
+        self, weight: torch.Tensor, result: QuantizedWeight | HalfWeight, name: str
+    ) -> QuantizedWeight | HalfWeight:
+        """What a scheme, perhaps a third party's, made of ``weight``, if it can stand in its place."""
+        from computekit.models.compressed import HalfWeight, QuantizedWeight
+
+        fault = ""
+        if not isinstance(result, (QuantizedWeight, HalfWeight)):
+            fault = f"a {type(result).__name__}, not a QuantizedWeight"
+        elif isinstance(result, QuantizedWeight) and result.values.shape != weight.shape:
+            fault = f"values of shape {tuple(result.values.shape)} for {tuple(weight.shape)}"
+        elif isinstance(result, QuantizedWeight) and not bool(result.scale.isfinite().all()):
+            fault = "scales that are not finite"
+        if fault:
+            raise ComputekitError(f"scheme {self.scheme.name!r} is at fault: for {name} it returned {fault}")
+        return result
 
     def scales(self, weights: Sequence[torch.Tensor], moments: Moments) -> torch.Tensor | None:
         """What the scheme wants the ``weights`` (out, columns), which read the same inputs, to be multiplied by."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from click.testing import CliRunner
 
 import computekit
 import computekit_quantize
-from computekit import host
+from computekit import ComputekitError, host
 from computekit.cli import main
 from computekit.models import compressed
+from computekit.models.compressed import QuantizedWeight
 from computekit_quantize import Scheme
+from computekit_quantize.plan import Treatment
 
 
 def _ternary(weight: torch.Tensor, bits: int, group: int | None, name: str) -> compressed.QuantizedWeight:
@@ -50,3 +53,18 @@ def test_an_unknown_scheme_suggests_the_nearest(with_ternary: None, tmp_path: Pa
     result = CliRunner().invoke(main, ["quantize", "--scheme", "ternery", str(tmp_path / "fc.pt")])
     assert result.exit_code == 1
     assert "did you mean ternary?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "fault"),
+    [
+        (lambda weight: None, "a NoneType, not a QuantizedWeight"),
+        (lambda weight: weight, "a Tensor, not a QuantizedWeight"),
+        (lambda weight: QuantizedWeight(weight[:1].char(), weight[:, :1], 8), r"values of shape \(1, 3\) for \(2, 3\)"),
+        (lambda weight: QuantizedWeight(weight.char(), weight[:, :1] / 0, 8), "scales that are not finite"),
+    ],
+)
+def test_a_scheme_that_returns_nonsense_is_at_fault(made: Any, fault: str) -> None:
+    odd = Scheme("odd", "odd", 8, lambda weight, bits, group, name: made(weight))
+    with pytest.raises(ComputekitError, match=f"scheme 'odd' is at fault: for w it returned {fault}"):
+        Treatment(odd, None, "float").round(torch.ones(2, 3), "w")
