@@ -34,19 +34,27 @@ SCHEMES: dict[str, list[str]] = {
     "hqq": ["--scheme", "hqq"],
     "awq": ["--scheme", "awq"],
     "gptq": ["--scheme", "gptq"],
+    "gptq, groups of 24, wide tables": ["--scheme", "gptq", "--group-size", "24", "--wide", "*embed*"],
     "gptq-asym": ["--scheme", "gptq-asym"],
     "awq-gptq": ["--scheme", "awq-gptq"],
     "int8, dynamic": ["--int8", "--activations", "dynamic"],
     "smoothquant, dynamic": ["--scheme", "smoothquant", "--activations", "dynamic"],
 }
-NEED_DATA = ("awq", "gptq", "gptq-asym", "awq-gptq", "smoothquant, dynamic")
+NEED_DATA = ("awq", "gptq", "smoothquant")
+"""What the names of schemes that need data contain."""
 
 
 def quantized(folder: Path, work: Path, name: str, arguments: argparse.Namespace) -> Path:
     """The folder with its weights in the scheme called ``name``."""
     output = work / f"{folder.name}-{name.replace(', ', '-')}"
     data = ["--calibration", arguments.calibration, "--calibration-samples", str(arguments.samples)]
-    words = [*SCHEMES[name], *(data if name in NEED_DATA else []), "--threads", str(arguments.threads), "-q"]
+    words = [
+        *SCHEMES[name],
+        *(data if any(word in name for word in NEED_DATA) else []),
+        "--threads",
+        str(arguments.threads),
+        "-q",
+    ]
     command = [sys.executable, "-m", "computekit", "quantize", *words, str(folder), "-o", str(output)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return output

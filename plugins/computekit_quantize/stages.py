@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -165,17 +166,16 @@ def _output(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-class _without_cache:
-    """Keeps a transformers decoder from handing its blocks a key-value cache, which grows with every call."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._config = getattr(module, "config", None)
-        self._before = getattr(self._config, "use_cache", None)
-
-    def __enter__(self) -> None:
-        if self._before is not None:
-            self._config.use_cache = False  # type: ignore[union-attr]
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            self._config.use_cache = self._before  # type: ignore[union-attr]
+@contextmanager
+def _without_cache(module: nn.Module) -> Iterator[None]:
+    """Keep a transformers decoder from handing its blocks a key-value cache, which would grow with every call."""
+    config = getattr(module, "config", None)
+    before = getattr(config, "use_cache", None)
+    if before is None:
+        yield
+        return
+    config.use_cache = False  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        config.use_cache = before  # type: ignore[union-attr]
