@@ -65,12 +65,11 @@ class Prepared:
 
 def make(backend: Backend, request: Request, calibrated: bool) -> Candidate:
     """The candidate that a request names; raises ComputekitError if the backend cannot do that."""
-    treatment = request.treatment
     if backend.export is None:
-        return Candidate(backend, request, treatment.activations)
-    way = backend.way(request.activations, treatment.scheme.bits, calibrated)
+        return Candidate(backend, request, request.treatment.activations)
     # the program computes as it says; the file beside it keeps weights that anybody can read
-    return Candidate(backend, replace(request, activations="float"), way)
+    stored = replace(request, activations="float")
+    return Candidate(backend, stored, backend.way(request.activations, stored.treatment.scheme.bits, calibrated))
 
 
 def decide(run: computekit.StepRun, job: Job, source: ModelFile, candidate: Candidate) -> list[Decision]:
