@@ -145,13 +145,13 @@ class Search:
         Those at the beginning that are free are taken all at once.
         """
         free = len(list(itertools.takewhile(lambda step: step.free, steps)))
-        failed, count, passed = max(0, free - 1), max(1, free), 0
+        failed, count, passed, stride = max(0, free - 1), max(1, free), 0, 1
         while not passed and failed < len(steps):
             count = min(count, len(steps))
             if self._try(_after(start, steps[:count]), count):
                 passed = count
             else:
-                failed, count = count, 2 * count
+                failed, count, stride = count, count + stride, 2 * stride
         while passed - failed > 1:
             middle = (failed + passed) // 2
             if self._try(_after(start, steps[:middle]), middle):
