@@ -293,6 +293,13 @@ def scenario(
     help="Lengths of the prompt in tokens; the row of the record is about the first.",
 )
 @click.option("--new-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Tokens to generate.")
+@click.option(
+    "--kv-cache",
+    type=click.Choice(["model", "int8"]),
+    default="model",
+    show_default=True,
+    help="Type of the stored keys and values: the model's own, or 8-bit integers with a scale per token and head.",
+)
 @options.batch_size(default=1)
 @options.trust_pickle
 @options.step
@@ -303,14 +310,19 @@ def generate(
     arch_args: dict[str, Any] | None,
     prompts: tuple[int, ...],
     new_tokens: int,
+    kv_cache: str,
     batch_size: int,
     trust_pickle: bool,
 ) -> int:
     """Measure a language model: time to first token, time per output token, and tokens per second.
 
+    With --kv-cache int8 also what the KV cache takes and what its rounding does to the next token, both against the
+    cache in the model's own type.
+
     \b
     Example:
       computekit benchmark generate gpt.pt --prompt 16,64 --new-tokens 32
+      computekit benchmark generate llama-folder --prompt 512 --kv-cache int8
       computekit benchmark generate llama-folder --prompt 512 --batch-size 8
     """
     from .generation_record import measure_generation
@@ -319,5 +331,5 @@ def generate(
     if not prompts:
         raise click.UsageError("--prompt needs at least one length")
     subject = Subject(run.label or model.stem, str(model), arch, dict(arch_args or {}), trust_pickle)
-    more = {"prompts": prompts, "new_tokens": new_tokens, "batch": batch_size}
+    more = {"prompts": prompts, "new_tokens": new_tokens, "batch": batch_size, "kv_cache": kv_cache}
     return measure_generation(run, model, Job("generate", (subject,), more=more))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from computekit import StepRun, files, statistics
+from computekit import StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
 from . import latency
 from .jobs import Job
 from .repeated import repeat
-from .rows import put, put_unknown
+from .rows import put, put_unknown, significant
 
 TIMEOUT_S = 1800.0
 _KEYS = ("ttft_s", "tpot_s", "prompt_tokens_per_s", "output_tokens_per_s")
@@ -32,6 +32,8 @@ def measure_generation(run: StepRun, model: Path, job: Job) -> int:
             put_unknown(row, key, unit, "one new token has no token after the first; give more --new-tokens")
         else:
             put(row, key, estimate, unit)
+    if "int8" in trials[0]:
+        _put_effect(run, row, job, trials)
     lines = [
         [length, *(estimate.value if (estimate := found[key]) else None for key in _KEYS)]
         for length, found in by_length.items()
@@ -41,6 +43,33 @@ def measure_generation(run: StepRun, model: Path, job: Job) -> int:
     for note in run.notes:
         run.say(note)
     return status
+
+
+def _put_effect(run: StepRun, row: records.Row, job: Job, trials: list[dict[str, Any]]) -> None:
+    """Bytes of the KV cache in both types, and what int8 does to the predictions: of all trials' tokens together."""
+    effects = [trial["int8"] for trial in trials]
+    size, plain = effects[0]["bytes"], effects[0]["model_bytes"]
+    count = sum(effect["tokens"] for effect in effects)
+    same = sum(effect["same"] for effect in effects)
+    kl = sum(effect["kl_nats"] for effect in effects) / count
+    largest = max(effect["largest_logit_difference"] for effect in effects)
+
+    prompt, new_tokens = max(job.more["prompts"]), job.more["new_tokens"]
+    held = f"batch size {job.more['batch']}, {prompt + new_tokens - 1} tokens, counted from its tensors"
+    after = f"{count} predictions after {prompt} random tokens and up to {new_tokens - 1} greedy ones"
+    against = f"int8 against the model's own cache, which chose the tokens for both; {after}"
+    for key, value, unit, method in (
+        ("kv_cache_bytes", size, "B", f"KV cache in int8, {held}"),
+        ("kv_cache_model_bytes", plain, "B", f"KV cache in the model's own type, {held}"),
+        ("kv_cache_agreement", significant(same / count), "", f"share of equal greedy choices, {against}"),
+        ("kv_cache_kl_nats", significant(kl), "nat", f"mean KL divergence of the predictions, {against}"),
+        ("kv_cache_logit_difference", significant(largest), "", f"largest of all logits, {against}"),
+    ):
+        row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
+    run.show(
+        f"KV cache: {size:,} B in int8, {plain:,} B in the model's type ({size / plain:.3f}); "
+        f"{same} of {count} greedy choices equal, KL {kl:.2g} nats, largest difference of a logit {largest:.2g}"
+    )
 
 
 def _figures(job: Job, trials: list[dict[str, Any]], length: int) -> dict[str, Estimate | None]:

@@ -1,0 +1,44 @@
+"""Inside a measuring process: what a rounded KV cache saves and changes, against the cache in the model's own type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, rounded: Any) -> dict[str, Any]:
+    """Generate ``tokens`` greedy tokens after ``prompt`` (N, T) with the model's own cache; ``rounded`` reads along.
+
+    Both see the same tokens at every step, so that one early difference does not decide about all that follow.
+    ``cached`` is the name of the argument that takes the cache.
+
+    Returns ``bytes`` of ``rounded`` and ``model_bytes`` of the model's cache at the end, which hold T + tokens - 1
+    tokens; the number of predictions compared, ``tokens`` (N times those asked for), and how many of them have the
+    ``same`` largest logit; ``kl_nats``, the sum of KL(model's own || rounded) over them; ``largest_logit_difference``.
+    """
+    from computekit.models.kv_cache import cache_bytes
+
+    plain: Any = None
+    sequence = prompt
+    same, kl, largest = 0, 0.0, 0.0
+    for _ in range(tokens):
+        output = module(sequence, use_cache=True, **{cached: plain})
+        plain = getattr(output, cached)
+        expected = output.logits[:, -1].float()
+        found = module(sequence, use_cache=True, **{cached: rounded}).logits[:, -1].float()
+        sequence = expected.argmax(-1, keepdim=True)
+        same += int((found.argmax(-1, keepdim=True) == sequence).sum())
+        expected_log, found_log = expected.double().log_softmax(-1), found.double().log_softmax(-1)
+        kl += float((expected_log.exp() * (expected_log - found_log)).sum())
+        largest = max(largest, float((found - expected).abs().max()))
+    return {
+        "bytes": cache_bytes(rounded),
+        "model_bytes": cache_bytes(plain),
+        "tokens": tokens * len(prompt),
+        "same": same,
+        "kl_nats": kl,
+        "largest_logit_difference": largest,
+    }
