@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from computekit import ComputekitError
+from computekit.evaluation import floating_dtype
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -16,8 +19,12 @@ def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, r
     ``cached`` is the name of the argument that takes the cache.
 
     Returns ``bytes`` of ``rounded`` and ``model_bytes`` of the model's cache at the end, which hold T + tokens - 1
-    tokens; the number of predictions compared, ``tokens`` (N times those asked for), and how many of them have the
-    ``same`` largest logit; ``kl_nats``, the sum of KL(model's own || rounded) over them; ``largest_logit_difference``.
+    tokens; ``model_type``, in which the model runs; the number of predictions compared, ``tokens`` (N times those asked
+    for), and how many of them have the ``same`` largest logit; ``kl_nats``, the sum of KL(model's own || rounded) over
+    them; ``largest_logit_difference``.
+
+    Raises:
+        ComputekitError: the model returns no logits, or does not use the cache.
     """
     from computekit.models.kv_cache import cache_bytes
 
@@ -26,6 +33,10 @@ def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, r
     same, kl, largest = 0, 0.0, 0.0
     for _ in range(tokens):
         output = module(sequence, use_cache=True, **{cached: plain})
+        if not hasattr(output, "logits"):
+            raise ComputekitError(
+                "the model returns no logits, so there are no predictions that a KV cache could change"
+            )
         plain = getattr(output, cached)
         expected = output.logits[:, -1].float()
         found = module(sequence, use_cache=True, **{cached: rounded}).logits[:, -1].float()
@@ -34,9 +45,13 @@ def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, r
         expected_log, found_log = expected.double().log_softmax(-1), found.double().log_softmax(-1)
         kl += float((expected_log.exp() * (expected_log - found_log)).sum())
         largest = max(largest, float((found - expected).abs().max()))
+    size = cache_bytes(rounded)
+    if not size:
+        raise ComputekitError("the model takes a KV cache but stores nothing in it")
     return {
-        "bytes": cache_bytes(rounded),
+        "bytes": size,
         "model_bytes": cache_bytes(plain),
+        "model_type": str(floating_dtype(module)).removeprefix("torch."),
         "tokens": tokens * len(prompt),
         "same": same,
         "kl_nats": kl,

@@ -49,6 +49,7 @@ def _put_effect(run: StepRun, row: records.Row, job: Job, trials: list[dict[str,
     """Bytes of the KV cache in both types, and what int8 does to the predictions: of all trials' tokens together."""
     effects = [trial["int8"] for trial in trials]
     size, plain = effects[0]["bytes"], effects[0]["model_bytes"]
+    kind = effects[0]["model_type"]
     count = sum(effect["tokens"] for effect in effects)
     same = sum(effect["same"] for effect in effects)
     kl = sum(effect["kl_nats"] for effect in effects) / count
@@ -60,14 +61,14 @@ def _put_effect(run: StepRun, row: records.Row, job: Job, trials: list[dict[str,
     against = f"int8 against the model's own cache, which chose the tokens for both; {after}"
     for key, value, unit, method in (
         ("kv_cache_bytes", size, "B", f"KV cache in int8, {held}"),
-        ("kv_cache_model_bytes", plain, "B", f"KV cache in the model's own type, {held}"),
+        ("kv_cache_model_bytes", plain, "B", f"KV cache in {kind}, in which the model runs, {held}"),
         ("kv_cache_agreement", significant(same / count), "", f"share of equal greedy choices, {against}"),
         ("kv_cache_kl_nats", significant(kl), "nat", f"mean KL divergence of the predictions, {against}"),
         ("kv_cache_logit_difference", significant(largest), "", f"largest of all logits, {against}"),
     ):
         row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
     run.show(
-        f"KV cache: {size:,} B in int8, {plain:,} B in the model's type ({size / plain:.3f}); "
+        f"KV cache: {size:,} B in int8, {plain:,} B in {kind} ({size / plain:.3f}); "
         f"{same} of {count} greedy choices equal, KL {kl:.2g} nats, largest difference of a logit {largest:.2g}"
     )
 

@@ -84,8 +84,8 @@ def test_the_effect_of_a_cache_on_itself_is_none():
     same = DynamicCache(config=module.config)
     found = cache_effect.measure(module, prompt, 3, generation.cache_argument(module), same)
     size = 2 * 2 * 7 * 8 * 4  # keys and values, batch, 5 + 3 - 1 tokens, head_dim, bytes
-    expected = {"bytes": size, "model_bytes": size, "tokens": 6, "same": 6, "largest_logit_difference": 0.0}
-    assert found == {**expected, "kl_nats": 0.0}
+    expected = {"bytes": size, "model_bytes": size, "tokens": 6, "same": 6, "kl_nats": 0.0, "model_type": "float32"}
+    assert found == {**expected, "largest_logit_difference": 0.0}
 
 
 @torch.no_grad()
@@ -102,6 +102,14 @@ def test_a_worse_cache_has_a_larger_effect(monkeypatch):
     assert 0 < found[0]["largest_logit_difference"] < found[1]["largest_logit_difference"] / 5
     assert found[0]["bytes"] == 2 * 4 * 12 * (8 + 4)
     assert found[0]["model_bytes"] == 2 * 4 * 12 * 8 * 4
+
+
+def test_an_encoder_that_could_have_a_cache_is_refused():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    module = transformers.BertModel(transformers.BertConfig(vocab_size=16, **sizes)).eval()
+    with pytest.raises(Exception, match="returns no logits"):
+        cache_effect.measure(module, torch.ones(1, 3, dtype=torch.long), 1, generation.cache_argument(module), None)
 
 
 def test_int8_needs_a_cache():
