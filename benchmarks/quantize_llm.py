@@ -7,7 +7,8 @@
 once, in a random order; a speed-up is the median over rounds of float32's time over the candidate's own, with the
 interval between order statistics. The clock is CPU time for one thread, wall time for several. Perplexity is that of
 the first ``--windows`` windows of 256 tokens of the test split of ``--data``, beside its ratio to float32's. It comes
-from whole windows: the way through a layer that decoding takes is more exact, never less.
+from whole windows; the way through a layer that decoding takes was more exact where it was measured (+0.3% of
+perplexity instead of +0.8% for SmolLM2).
 """
 
 from __future__ import annotations
