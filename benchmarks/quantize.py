@@ -73,6 +73,7 @@ def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data:
             words += ["--calibration", data[0], "--calibration-samples", "64"]
         if name == "auto":
             words += ["--calibration", data[0], "--race-batch", str(len(subject.inputs[0]))]
+            words += [] if subject.tokens else ["--data", data[0], "--max-drop", "0.2"]
             words += ["--race-seconds", "1", "--race-without", "compile"] if quick else []
         elif quick and name.startswith("compile"):
             continue

@@ -98,6 +98,7 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
     chosen = backend.get(job.request.backend)
     chosen.check_present()
     candidate = candidates.make(chosen, job.request, bool(job.calibration.data or job.goal.data))
+    job = replace(job, request=candidate.request)
     treatment = candidate.request.treatment
     static = treatment.activations == "static"
     if not treatment.scheme.needs_data and candidate.activations != "static":

@@ -140,7 +140,14 @@ def test_the_race_keeps_what_computes_the_same_and_tells_of_the_others(model: Pa
 
 
 @pytest.mark.parametrize(("backend", "packages"), [("onnx", "onnxruntime"), ("openvino", "nncf")])
-@pytest.mark.parametrize("data", [[], ["--calibration", "digits", "--calibration-samples", "16"]])
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        ["--calibration", "digits", "--calibration-samples", "16"],
+        ["--calibration", "digits", "--activations", "static", "--rest", "bf16"],
+    ],
+)
 def test_exported_programs_compute_the_same_for_any_batch(
     backend: str, packages: str, data: list[str], model: Path
 ) -> None:
