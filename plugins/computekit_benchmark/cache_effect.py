@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from computekit import ComputekitError
@@ -21,7 +22,7 @@ def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, r
     Returns ``bytes`` of ``rounded`` and ``model_bytes`` of the model's cache at the end, which hold T + tokens - 1
     tokens; ``model_type``, in which the model runs; the number of predictions compared, ``tokens`` (N times those asked
     for), and how many of them have the ``same`` largest logit; ``kl_nats``, the sum of KL(model's own || rounded) over
-    them; ``largest_logit_difference``.
+    them; ``largest_logit_difference``. Both are None where logits are not finite.
 
     Raises:
         ComputekitError: the model returns no logits, or does not use the cache.
@@ -48,12 +49,13 @@ def measure(module: nn.Module, prompt: torch.Tensor, tokens: int, cached: str, r
     size = cache_bytes(rounded)
     if not size:
         raise ComputekitError("the model takes a KV cache but stores nothing in it")
+    finite = math.isfinite(kl)  # so it is for finite logits alone
     return {
         "bytes": size,
         "model_bytes": cache_bytes(plain),
         "model_type": str(floating_dtype(module)).removeprefix("torch."),
         "tokens": tokens * len(prompt),
         "same": same,
-        "kl_nats": kl,
-        "largest_logit_difference": largest,
+        "kl_nats": kl if finite else None,
+        "largest_logit_difference": largest if finite else None,
     }

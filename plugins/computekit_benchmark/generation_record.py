@@ -52,8 +52,10 @@ def _put_effect(run: StepRun, row: records.Row, job: Job, trials: list[dict[str,
     kind = effects[0]["model_type"]
     count = sum(effect["tokens"] for effect in effects)
     same = sum(effect["same"] for effect in effects)
-    kl = sum(effect["kl_nats"] for effect in effects) / count
-    largest = max(effect["largest_logit_difference"] for effect in effects)
+    finite = [effect for effect in effects if effect["kl_nats"] is not None]
+    known = len(finite) == len(effects)
+    kl = significant(sum(effect["kl_nats"] for effect in finite) / count) if known else None
+    largest = significant(max(effect["largest_logit_difference"] for effect in finite)) if known else None
 
     prompt, new_tokens = max(job.more["prompts"]), job.more["new_tokens"]
     held = f"batch size {job.more['batch']}, {prompt + new_tokens - 1} tokens, counted from its tensors"
@@ -63,13 +65,17 @@ def _put_effect(run: StepRun, row: records.Row, job: Job, trials: list[dict[str,
         ("kv_cache_bytes", size, "B", f"KV cache in int8, {held}"),
         ("kv_cache_model_bytes", plain, "B", f"KV cache in {kind}, in which the model runs, {held}"),
         ("kv_cache_agreement", significant(same / count), "", f"share of equal greedy choices, {against}"),
-        ("kv_cache_kl_nats", significant(kl), "nat", f"mean KL divergence of the predictions, {against}"),
-        ("kv_cache_logit_difference", significant(largest), "", f"largest of all logits, {against}"),
+        ("kv_cache_kl_nats", kl, "nat", f"mean KL divergence of the predictions, {against}"),
+        ("kv_cache_logit_difference", largest, "", f"largest of all logits, {against}"),
     ):
-        row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
+        if value is None:
+            put_unknown(row, key, unit, "not all logits are finite")
+        else:
+            row.quantities[key] = records.Quantity(value=value, unit=unit, how="measured", method=method)
     run.show(
         f"KV cache: {size:,} B in int8, {plain:,} B in {kind} ({size / plain:.3f}); "
-        f"{same} of {count} greedy choices equal, KL {kl:.2g} nats, largest difference of a logit {largest:.2g}"
+        f"{same} of {count} greedy choices equal"
+        + ("" if kl is None else f", KL {kl:.2g} nats, largest difference of a logit {largest:.2g}")
     )
 
 

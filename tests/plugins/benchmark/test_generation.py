@@ -104,6 +104,19 @@ def test_a_worse_cache_has_a_larger_effect(monkeypatch):
     assert found[0]["model_bytes"] == 2 * 4 * 12 * 8 * 4
 
 
+@torch.no_grad()
+def test_logits_that_are_not_finite_give_no_number():
+    kv_cache = pytest.importorskip("computekit.models.kv_cache")
+    module = llama()
+    module.lm_head.weight[3] = torch.inf
+    cache = kv_cache.int8_cache(module.config)
+    found = cache_effect.measure(
+        module, torch.ones(1, 3, dtype=torch.long), 2, generation.cache_argument(module), cache
+    )
+    assert found["kl_nats"] is None
+    assert found["largest_logit_difference"] is None
+
+
 def test_an_encoder_that_could_have_a_cache_is_refused():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
