@@ -34,12 +34,20 @@ class Observer(Protocol):
 O = TypeVar("O", bound=Observer)  # noqa: E741
 
 
+_SAMPLES = 128
+
+
 @dataclass(frozen=True)
 class Calibration:
     """What to calibrate on: the name of a data set, None where the one of --data will do, and how many samples."""
 
     data: str | None
-    samples: int
+    asked_samples: int | None
+
+    @property
+    def samples(self) -> int:
+        """How many samples: what was asked for, else the default."""
+        return self.asked_samples or _SAMPLES
 
     def load(self, otherwise: str | None, who: str, model: Path, window: Window | None) -> computekit.Data:
         """The data to calibrate ``model`` on, else ``otherwise``, which --data gave (click.UsageError: neither).
@@ -55,6 +63,8 @@ class Calibration:
         """click.UsageError if data was given although ``who`` looks at none."""
         if self.data is not None:
             raise click.UsageError(f"--calibration: {who} looks at no data")
+        if self.asked_samples is not None:
+            raise click.UsageError(f"--calibration-samples: {who} looks at no data")
 
 
 calibration_options = options.gathered(
@@ -63,8 +73,8 @@ calibration_options = options.gathered(
     click.option("--calibration", type=options.HostNames("datasets", "data"),
                  help="Data set whose training split shows what goes into the layers, as --data takes it.  "
                       "[default: --data]"),
-    click.option("--calibration-samples", type=click.IntRange(min=1), default=128, show_default=True,
-                 help="Samples to calibrate on, spread evenly over the training split."),
+    click.option("--calibration-samples", type=click.IntRange(min=1),
+                 help="Samples to calibrate on, spread evenly over the training split.  [default: 128]"),
     section="Calibration",
 )  # fmt: skip
 """Options that become one argument ``calibration``."""

@@ -72,6 +72,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
     deadline = Deadline(job.goal.time_budget)
     if job.request.backend != AUTO:
         job.goal.check_searched()
+        job.request.check_used()
+        job.race.check_unused()
     source = _open(job)
     run.input(job.model)
     if job.dry_run:
@@ -81,7 +83,7 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         run.show(Coverage(decisions).tensor_table())
         _put_coverage(run, Coverage(decisions))
         return 0
-    check_rewritable(source)
+    check_rewritable(source, run.output(source.beside(job.request.scheme or AUTO)))
     with tempfile.TemporaryDirectory() as scratch:
         weights = source
         if job.request.backend == AUTO:
@@ -129,6 +131,7 @@ def _write(
     """Choose what stays as it is, write the file and fill the record; returns the exit status."""
     request = prepared.candidate.request
     trial = None
+    _check_apart(run.output(source.beside(job.request.scheme or AUTO)), prepared)
     if job.goal.sensitivity and (prepared.files or job.request.backend == AUTO):
         raise click.UsageError("--sensitivity looks into the layers of a module: --backend torch or compile")
     if job.goal.data is not None:
@@ -172,6 +175,16 @@ def _open(job: Job) -> ModelFile:
         raise FileProblem(job.model, f"is quantized already ({example})", "computekit dequantize gives back floats")
     huggingface.check_plain(source)
     return source
+
+
+def _check_apart(output: Path, prepared: Prepared) -> None:
+    """FileProblem if a file of the program would take the place of the model file beside it."""
+    if any(path.name == output.name for path in prepared.files):
+        raise FileProblem(
+            output,
+            f"--backend {prepared.candidate.backend.name} writes a file of this name beside the model file",
+            f"give another --output, such as {output.stem}.pt",
+        )
 
 
 def _check_coverage(job: Job, report: Coverage) -> None:

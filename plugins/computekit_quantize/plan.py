@@ -199,6 +199,16 @@ class Request:
             raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")
         return Treatment(scheme, group, activations)
 
+    def check_used(self) -> None:
+        """click.UsageError for options that change nothing with this scheme."""
+        scheme = schemes.get(self.scheme)
+        if scheme.bits == 16 and self.group_size is not None:
+            raise click.UsageError(f"--group-size: {scheme.name} has no scales that values could share")
+        if scheme.bits == 16 and self.rest not in (None, scheme.name):
+            raise click.UsageError(f"--rest {self.rest}: {scheme.name} is the type of all weights already")
+        if scheme.bits >= 8 and self.wide:
+            raise click.UsageError(f"--wide gives tensors 8 bits, and {scheme.name} has {scheme.bits} for all of them")
+
     @functools.cached_property
     def half(self) -> Treatment | None:
         """The treatment in two bytes of what is not quantized, if there is one."""

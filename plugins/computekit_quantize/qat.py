@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from .workbench import Workbench
 
 
+_LR = 3e-4
+
+
 @dataclass(frozen=True)
 class Tuning:
     """How long to train with rounded weights (0: not at all), and the peak learning rate."""
@@ -37,14 +40,20 @@ class Tuning:
     lr: float
 
 
+def _tuning(qat_epochs: int, qat_lr: float | None) -> Tuning:
+    if qat_lr is not None and not qat_epochs:
+        raise click.UsageError("--qat-lr belongs to --qat-epochs N: without it nothing is trained")
+    return Tuning(qat_epochs, qat_lr or _LR)
+
+
 tuning_options = options.gathered(
     "tuning",
-    lambda qat_epochs, qat_lr: Tuning(qat_epochs, qat_lr),
+    _tuning,
     click.option("--qat-epochs", type=click.IntRange(min=0), default=0, metavar="N",
                  help="Train for N epochs with rounded weights and activations before writing (quantization-aware "
                       "training). Needs --data."),
-    click.option("--qat-lr", type=options.Number(above=0), default=3e-4, show_default=True,
-                 help="Peak learning rate of --qat-epochs."),
+    click.option("--qat-lr", type=options.Number(above=0),
+                 help="Peak learning rate of --qat-epochs.  [default: 0.0003]"),
     section="Training",
 )  # fmt: skip
 """Options that become one argument ``tuning``."""

@@ -49,6 +49,7 @@ _WAYS: tuple[tuple[str, str, str | None], ...] = (
 MIN_ROUNDS, MAX_ROUNDS = 7, 60
 
 _BATCH = 32
+_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,21 @@ class Race:
     """
 
     batch: int | None
-    seconds: float
+    asked_seconds: float | None
     without: tuple[str, ...]
     input_shape: tuple[int, ...] | None
+
+    def check_unused(self) -> None:
+        """click.UsageError for options of a race that is not run."""
+        given = {"--race-batch": self.batch, "--race-seconds": self.asked_seconds, "--race-without": self.without}
+        for name, value in given.items():
+            if value:
+                raise click.UsageError(f"{name} is for --backend auto, which times the candidates")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for each candidate: what was asked for, else the default."""
+        return self.asked_seconds or _SECONDS
 
 
 race_options = options.gathered(
@@ -71,8 +84,8 @@ race_options = options.gathered(
     ),
     click.option("--race-batch", type=click.IntRange(min=1),
                  help="Samples in the call that --backend auto times.  [default: 32, 1 if the model generates]"),
-    click.option("--race-seconds", type=options.Number(above=0), default=3.0, show_default=True,
-                 help="Time for each candidate of --backend auto, its preparation apart."),
+    click.option("--race-seconds", type=options.Number(above=0),
+                 help="Time for each candidate of --backend auto, its preparation apart.  [default: 3.0]"),
     click.option("--race-without", multiple=True, metavar="BACKEND",
                  help="Leave a backend out of --backend auto, e.g. compile, which takes a minute per candidate."),
     options.input_shape,

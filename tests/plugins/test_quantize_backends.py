@@ -260,3 +260,12 @@ def test_a_device_that_is_slow_at_integers_is_named() -> None:
     assert device_types.remark(slow, "float") == ""
     assert device_types.remark(device(int8=1e15, fp8=1e15), "int") == ""
     assert "knows no fp8 rate of Card; int8 has 1e+15" in device_types.remark(device(int8=1e15), "float")
+
+
+def test_a_program_never_takes_the_place_of_the_model_file(model: Path) -> None:
+    Path("out.factor").write_bytes(b"old")
+    told = quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.factor", code=1)
+    assert "out.factor: --backend doubling writes a file of this name" in told
+    assert "out.pt" in told
+    assert Path("out.factor").read_bytes() == b"old"
+    assert {path.name for path in Path().iterdir()} == {"model.pt", "out.factor"}

@@ -35,12 +35,15 @@ def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
     from .. import files
     from ..models import open_model, rewrite
     from ..models.float_view import FloatView
+    from ..models.formats import check_rewritable
 
     source = open_model(model, trust_pickle=trust_pickle)
     run.input(model)
     floats = FloatView(source)
     if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")
+
+    check_rewritable(source, run.output(source.beside("float")))
 
     def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
         if info.name in floats.first:

@@ -112,9 +112,29 @@ def _renamed(output: str, first: str, name: str) -> str:
     return f"{other}.{rest}" if other else rest
 
 
-def check_rewritable(source: ModelFile) -> None:
-    """Raise FileProblem if `rewrite` cannot write files of the source's kind (TorchScript, GGUF, ...)."""
+def check_rewritable(source: ModelFile, target: Path | None = None) -> None:
+    """Raise FileProblem if `rewrite` cannot write files of the source's kind (TorchScript, GGUF, ...).
+
+    Also if ``target`` is named like a file of another kind, which whoever goes by the name could not read.
+    """
     _write_of(source)
+    if target is None:
+        return
+    named = _named_kind(target)
+    if named not in ("", source.format, _named_kind(source.path)):
+        raise FileProblem(
+            target,
+            f"is named like a {named} file, and what is written is of the kind of {source.path}, {source.format}",
+            "give another --output, and use computekit convert to change the kind",
+        )
+
+
+def _named_kind(path: Path) -> str:
+    """The kind of model file that a name's ending stands for; empty if it stands for none."""
+    known = {suffix: kind.name for kind in host.current().model_formats for suffix in kind.suffixes if suffix}
+    known |= {f".{kind}": kind for kind in ("onnx", "gguf", "pt2")}
+    endings = [suffix for suffix in known if path.name.endswith(suffix)]
+    return known[max(endings, key=len)] if endings else ""
 
 
 def _write_of(source: ModelFile) -> Callable[[ModelFile, Path], Writer]:
