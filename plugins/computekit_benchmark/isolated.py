@@ -12,7 +12,7 @@ from computekit.evaluation import evaluate
 from computekit.models.compressed_layers import count_parameters
 
 from . import compiling, memory, samples
-from .jobs import Job
+from .jobs import Job, Subject
 from .loading import blaming, caller, example_inputs, first_tensor, load, prepare
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def examine(job: Job) -> dict[str, Any]:
     memory.settle()
     before = memory.resident_bytes() if memory.can_reset_peak() else 0
     model = load(subject, job)
-    result: dict[str, Any] = {"parameters": count_parameters(model.module)}
+    result: dict[str, Any] = {"parameters": _parameters(model.module, subject)}
     with blaming(subject.label, f"a call with batch size {batch}"):
         module = compiling.compiled(model.module) if job.compile else model.module
         call = caller(module, example_inputs(model, job, batch))
@@ -80,6 +80,17 @@ def _compile_s(call: Callable[[], Any], device: torch.device) -> float:
         devices.synchronize(device)
         stamps.append(time.perf_counter())
     return (stamps[1] - stamps[0]) - (stamps[2] - stamps[1])
+
+
+def _parameters(module: nn.Module, subject: Subject) -> int:
+    """Values in the weights that ``module`` runs; a program holds them out of sight, so its model file is asked."""
+    from computekit.models import open_model, roles
+    from computekit.models.float_view import FloatView
+
+    found = count_parameters(module)
+    if found or subject.path is None:
+        return found
+    return roles.count_parameters(FloatView(open_model(subject.path, trust_pickle=subject.trust_pickle)))
 
 
 def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[str, Any]:
