@@ -42,6 +42,10 @@ _FREE = 1e-3
 _REFUSED = 1e30
 """Stands for the harm of a layer with which the metric has no value."""
 
+_UNSEEN = 1e-9
+"""Harm for each unit of relative squared error of a layer with which alone the metric loses nothing: together such
+layers may lose much, so they have steps too, behind all others."""
+
 Choice = Mapping[Decision, Treatment | None]
 
 
@@ -236,7 +240,7 @@ class Search:
             min(max(found.weight.harm, 0.0), _REFUSED) / max(self.bench.relative_error(found.decision), 1e-30)
             for found in ranked
         ]
-        rate = statistics.median(rates)
+        rate = max(statistics.median(rates), _UNSEEN)
         costs = [Cost(math.nan, rate * self.bench.relative_error(decision)) for decision in rest]
         return [Sensitivity(decision, cost, None, None) for decision, cost in zip(rest, costs, strict=True)]
 
@@ -244,7 +248,8 @@ class Search:
         """The rungs of a weight's ladder. The harm of a finer rounding follows from its squared error: near the
         minimum of a loss, harm grows with the square of what is changed."""
         decision = found.decision
-        harms = [min(max(cost.harm, 0.0), _REFUSED) for cost in (found.weight, found.inputs) if cost is not None]
+        least = _UNSEEN * max(self.bench.relative_error(decision), 1e-30)
+        harms = [min(max(cost.harm, least), _REFUSED) for cost in (found.weight, found.inputs) if cost is not None]
         options = []
         for treatment in (decision.treatment, *decision.treatment.milder):
             harm = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from computekit.cli import main
 from computekit.testing import make_model
@@ -59,3 +62,15 @@ def test_other_names_of_the_same_kind_are_fine(name: str) -> None:
     result = CliRunner().invoke(main, ["quantize", "--int8", "model.pt", "-o", name])
     assert result.exit_code == 0, result.stderr
     assert Path(name).exists()
+
+
+def test_old_pickles_become_archives_and_shards_may_be_joined() -> None:
+    torch.save(torch.load("model.pt", weights_only=True), "old.dat", _use_new_zipfile_serialization=False)
+    save_file({"a.weight": torch.randn(64, 64)}, "s-1.safetensors")
+    index = {"metadata": {}, "weight_map": {"a.weight": "s-1.safetensors"}}
+    Path("m.safetensors.index.json").write_text(json.dumps(index))
+    for model, output in (("old.dat", "old.pt"), ("m.safetensors.index.json", "m.safetensors")):
+        result = CliRunner().invoke(main, ["quantize", "--int8", model, "-o", output])
+        assert result.exit_code == 0, result.stderr
+    assert "computekit" in torch.load("old.pt", weights_only=True)
+    assert load_file("m.safetensors")["a.weight"].dtype == torch.int8

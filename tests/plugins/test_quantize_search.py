@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,20 @@ def test_trouble_is_met_with_more_bits_where_it_is(bench: Workbench) -> None:
     assert chosen[0] == 4
     assert max(chosen) > 4
     assert chosen == sorted(chosen)
+
+
+def test_layers_that_cost_nothing_alone_still_get_more_bits_together(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sensitivity.measure
+
+    def harmless(*args: Any, **more: Any) -> list[sensitivity.Sensitivity]:
+        return [replace(found, weight=replace(found.weight, drop=-0.1, harm=-0.1)) for found in real(*args, **more)]
+
+    monkeypatch.setattr(sensitivity, "measure", harmless)
+    found = searching(bench, 2.0, Deadline(None)).go()
+    assert found.met
+    assert max(bits(found)) > 4
 
 
 def test_the_module_is_as_it_was_afterwards(bench: Workbench) -> None:

@@ -121,7 +121,8 @@ def check_rewritable(source: ModelFile, target: Path | None = None) -> None:
     if target is None:
         return
     named = _named_kind(target)
-    if named not in ("", source.format, _named_kind(source.path)):
+    akin = source.format.split()  # old torch pickles are written as torch archives, shards may be joined
+    if named and named not in (source.format, *akin, _named_kind(source.path)):
         raise FileProblem(
             target,
             f"is named like a {named} file, and what is written is of the kind of {source.path}, {source.format}",
