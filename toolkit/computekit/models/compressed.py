@@ -266,6 +266,8 @@ def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = 
 def dequantize(values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None = None) -> torch.Tensor:
     """``values`` (out, ...) less ``zero_point``, times ``scale`` (both (out, groups)): in the dtype of ``scale``."""
     weight = values.to(scale.dtype)  # converted first: a product of mixed types takes half as long again
+    if scale.shape[1] == 1 and zero_point is None:  # without views, which small layers would notice
+        return weight.mul_(scale.reshape(-1, *[1] * (values.ndim - 1)))
     rows = weight.reshape(values.shape[0], -1)
     groups = _grouped(rows, -(-rows.shape[1] // scale.shape[1]))
     if zero_point is not None:
