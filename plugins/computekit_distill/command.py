@@ -64,6 +64,7 @@ def distill(
     import torch
 
     from computekit import evaluation, flops, models, zoo
+    from computekit.models.formats import check_saved_name
 
     from . import losses
     from .loss import LogitDistillation
@@ -72,6 +73,7 @@ def distill(
 
     run.input(teacher)
     target = run.output(teacher.with_stem(f"{teacher.stem}-distilled").with_suffix(".pt"))
+    check_saved_name(target)
     device = run.device
     teacher_module, _, metadata = computekit.load_module(
         teacher, models.ArchRef(arch, arch_args or {}) if arch else None, trust_pickle=trust_pickle

@@ -86,6 +86,7 @@ def prune(
     """
     from computekit import models
     from computekit.models.examples import example_inputs
+    from computekit.models.formats import check_saved_name
 
     from . import gradients
     from .pruning import Pruner
@@ -95,6 +96,7 @@ def prune(
         raise click.UsageError("give --ratio or --target-flops, not both")
     chosen = criteria.find(criterion)
     target = run.output(model.with_name(f"{model.stem}-pruned.pt"))
+    check_saved_name(target)
     reference = models.ArchRef(arch, arch_args or {}) if arch else None
     module, reference, metadata = computekit.load_module(model, reference, trust_pickle=trust_pickle)
     run.input(model)

@@ -43,12 +43,14 @@ def train(
       torchrun --nproc-per-node 2 -m computekit train --parallel ddp --arch gpt --data pydoc -o gpt.pt
     """
     from computekit import evaluation, models, zoo
+    from computekit.models.formats import check_saved_name
 
     from .peak import peak_flops
 
     rate = peak_flops(peak, recipe.precision) if peak is not None else None
     dataset = computekit.load_data(data)
     target = run.output(f"{arch.rpartition(':')[2]}-{dataset.name.partition('.')[0].replace(':', '-')}.pt")
+    check_saved_name(target)
     how = execution(target)
     with training.joined(parallel, run.device) as (ranks, device):
         run.quiet = run.quiet or not ranks.first

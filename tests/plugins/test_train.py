@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import computekit
 from computekit import records
 from computekit.cli import main
+from computekit.testing import make_model
 
 
 @pytest.fixture(autouse=True)
@@ -158,3 +159,15 @@ def test_profile_leaves_a_trace_beside_the_output() -> None:
 def test_resnet_reaches_97_percent_with_the_defaults(data: str) -> None:
     assert _run(f"train --arch resnet --data {data} --threads 1 -o m.pt").exit_code == 0
     assert _values(records.load("m.pt.record.json"))["accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train --arch mlp --data digits --epochs 1", "prune model.pt --ratio 0.5", "distill model.pt --student mlp"],
+)
+def test_an_output_named_like_another_kind_of_file_is_refused_before_any_work(words: str) -> None:
+    make_model(Path("model.pt"))
+    result = _run(f"{words} -o out.safetensors")
+    assert result.exit_code == 1
+    assert "out.safetensors: is named like a safetensors file, and what is written is a torch archive" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["model.pt"]

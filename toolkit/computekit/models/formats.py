@@ -130,6 +130,17 @@ def check_rewritable(source: ModelFile, target: Path | None = None) -> None:
         )
 
 
+def check_saved_name(target: Path) -> None:
+    """Raise FileProblem if ``target``, which `save_module` is to write, is named like a file of another kind."""
+    named = _named_kind(target)
+    if named not in ("", "torch"):
+        raise FileProblem(
+            target,
+            f"is named like a {named} file, and what is written is a torch archive",
+            f"call it {target.name.partition('.')[0]}.pt, and use computekit convert to change the kind",
+        )
+
+
 def _named_kind(path: Path) -> str:
     """The kind of model file that a name's ending stands for; empty if it stands for none."""
     known = {suffix: kind.name for kind in host.current().model_formats for suffix in kind.suffixes if suffix}
