@@ -72,45 +72,35 @@ def weight_only(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | Non
 class _Rounded:
     """Rows (rows, in) as integers times ``step`` (rows, 1).
 
-    The rows that are rounded twice come first, ``twice`` of them, and their finer integers stand below all others, so
-    that everything is one product. ``back`` puts rows into their order, if they are not. Compiled code rounds all rows
-    once.
+    Of the rows ``again``, ``finer`` has what rounding left over, in integers times ``step`` / 128. Compiled code rounds
+    all rows once.
     """
 
     def __init__(self, rows: Tensor) -> None:
-        count = rows.shape[0]
         largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
         self.step = largest.clamp_min_(1e-30).div_(_LEVELS)
         scaled = rows * self.step.reciprocal()
         rounded = scaled.round()
         self.integers = rounded.to(torch.int8)
-        self.twice, self.back = 0, None
-        if not torch.compiler.is_compiling():  # how many rows there are depends on the data
-            # sums of integers below 2^24 are exact in float32, so neighbours cannot change a row's choice
-            few = rounded.abs().sum(1) < OUTLIERS * rows.shape[1]
-            self.twice = int(few.sum())
-        if 0 < self.twice < count:
-            order = few.logical_not().argsort(stable=True)
-            self.back = order.argsort()
-            self.integers, self.step = self.integers[order], self.step[order]
-            scaled, rounded = scaled[order[: self.twice]], rounded[order[: self.twice]]
-        if self.twice:
-            finer = scaled.sub_(rounded).mul_(_FINER).round_().to(torch.int8)
-            self.integers = torch.cat([self.integers, finer])
+        self.again: Tensor | None = None
+        if torch.compiler.is_compiling():  # how many rows there are depends on the data
+            return
+        # sums of integers below 2^24 are exact in float32, so neighbours cannot change a row's choice
+        again = (torch.linalg.vector_norm(rounded, 1, 1) < OUTLIERS * rows.shape[1]).nonzero().flatten()
+        if len(again):
+            self.again = again
+            self.finer = scaled[again].sub_(rounded[again]).mul_(_FINER).round_().to(torch.int8)
 
     def times(self, columns: Tensor, by_column: Tensor) -> Tensor:
         """The rows times ``columns`` int8 (in, out) and ``by_column`` (out,), without `step`: float32 (rows, out)."""
         product = torch._int_mm(self.integers, columns).float()
-        if self.twice:
-            product[: self.twice].add_(product[len(self.step) :], alpha=1 / _FINER)
-        return product[: len(self.step)].mul_(by_column)
+        if self.again is not None:
+            product[self.again] += torch._int_mm(self.finer, columns).float().mul_(1 / _FINER)
+        return product.mul_(by_column)
 
     def finish(self, product: Tensor, shift: Tensor | None, target: Tensor) -> None:
         """Write what `times` gave, times `step` and plus ``shift`` (out,), to ``target`` (rows, out)."""
-        if self.back is not None:
-            product = product.mul_(self.step) if shift is None else torch.addcmul(shift, product, self.step)
-            target.copy_(product[self.back])
-        elif shift is None:
+        if shift is None:
             torch.mul(product, self.step, out=target)
         elif target.dtype == torch.float32:
             torch.addcmul(shift, product, self.step, out=target)
