@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import Any
 
@@ -33,7 +32,7 @@ def side(run: Run) -> int:
 
 
 def model(run: Run) -> Any:
-    """The module, on the meta device: what `vision` knows, else the code of torchvision where that is installed."""
+    """The module, on the meta device, as `vision` knows it by name."""
     import torch
 
     from . import vision
@@ -41,21 +40,9 @@ def model(run: Run) -> Any:
     name = _name(run)
     with torch.device("meta"):
         known = vision.build(name)
-    if known is not None:
-        return known.eval()
-    if importlib.util.find_spec("torchvision") is None:
-        raise CannotPredict(f"the code of {name} is in torchvision, which is not installed")
-    try:
-        import torchvision  # type: ignore[import-not-found, unused-ignore]
-    except (ImportError, RuntimeError) as error:  # built for another torch
-        raise CannotPredict(f"torchvision does not load: {error}") from error
-    try:
-        with torch.device("meta"):
-            return torchvision.models.get_model(name.lower()).eval()
-    except NotImplementedError:  # a constructor that reads values of its own tensors
-        return torchvision.models.get_model(name.lower()).eval()
-    except ValueError as error:
-        raise CannotPredict(f"torchvision has no model {name!r}") from error
+    if known is None:
+        raise CannotPredict(f"the layers of an image model called {name!r} are not known")
+    return known.eval()
 
 
 def count(run: Run, backward: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Image models of published tables by name, where torchvision is not installed: their layers as the papers give them.
+"""Image models of published tables by name: their layers as the papers give them.
 
 AlexNet (one-tower version), VGG, ResNet (v1.5), wide ResNet and ResNeXt, SqueezeNet, RegNet, Inception v3, ViT: for
 counts of parameters and FLOPs, without weights. Importing this imports torch.

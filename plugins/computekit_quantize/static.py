@@ -21,6 +21,7 @@ from computekit.models.int8_program import Grids
 from computekit.models.int8_static import Affine
 from computekit.models.int8_trace import Untraceable, inputs_of
 
+from .calibration import watching
 from .observers import RANGES, Histogram
 
 _SAME = 1e-3  # of the largest output: how far a traced module may be from its own code
@@ -58,7 +59,7 @@ def calibrate(
         if not watch.differs:
             found.update(watch.grids(RANGES[observer]))
     alone = [name for name in layers if name not in found]
-    with torch.no_grad(), _inputs_watched(module, alone) as seen:
+    with torch.no_grad(), watching(module, alone, lambda _name, _layer: Histogram()) as seen:
         if alone:
             _run(module, batches)
     found.update({name: Grids(Affine.over(*RANGES[observer](each))) for name, each in seen.items()})
@@ -196,27 +197,6 @@ class _Interpreter(fx.Interpreter):
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         constants = self.watch.plan.constants
         return constants[target] if target in constants else super().get_attr(target, args, kwargs)
-
-
-@contextmanager
-def _inputs_watched(module: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Histogram]]:
-    """Histograms of what goes into ``layers`` while it lasts, by path."""
-    seen: dict[str, Histogram] = {}
-
-    def hook(name: str) -> Callable[..., None]:
-        def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            value = args[0] if args else kwargs["input"]
-            _check_finite(value, name)
-            seen.setdefault(name, Histogram())(value)
-
-        return before
-
-    handles = [module.get_submodule(n).register_forward_pre_hook(hook(n), with_kwargs=True) for n in layers]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _check_finite(value: Tensor, where: str) -> None:
