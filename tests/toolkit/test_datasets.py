@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from computekit import MissingExtra, UnknownName, datasets
+import computekit
+from computekit import MissingExtra, UnknownName, datasets, host
 from computekit.datasets import Data, DataProblem, from_arrays, from_text, load_data
 from computekit.errors import ComputekitError, FileProblem
 
@@ -130,6 +132,14 @@ def test_module_callable_in_the_current_folder(tmp_path: Path, monkeypatch: pyte
         load_data("my_data_module:bad")
     with pytest.raises(UnknownName, match="did you mean load"):
         load_data("my_data_module:lod")
+
+
+def test_a_data_set_of_a_plugin_is_held_to_the_same() -> None:
+    plugin = types.ModuleType("odd")
+    odd = [computekit.Dataset("odd", "odd", lambda: None)]  # type: ignore[arg-type, return-value]
+    plugin.computekit_datasets = computekit.hookimpl(lambda: odd)  # type: ignore[attr-defined]
+    with host.using(host.Host.of(("odd", plugin))), pytest.raises(DataProblem, match="odd: returned a NoneType"):
+        load_data("odd")
 
 
 def test_images_get_channels_first_and_bytes_become_fractions() -> None:

@@ -230,12 +230,13 @@ def test_an_allowed_plugin_that_is_missing_is_named(
     install: Install, on_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("good", GOOD)
-    monkeypatch.setenv("COMPUTEKIT_ALLOW_PLUGINS", "computekit,computekit-good==1.0,gone,good==2.0")
+    monkeypatch.setenv("COMPUTEKIT_ALLOW_PLUGINS", "computekit,computekit-good==1.0,gone,good==2.0,good>=1")
     registry = Host.discover()
     assert "good" in registry.commands
     assert failures(registry) == {
         "gone": "it is allowed, but not installed",
         "good": "version 2.0 is allowed, but 1.0 is installed",
+        "good>=1": "it is no name: a list of allowed plugins holds NAME or NAME==VERSION",
     }
 
 

@@ -128,7 +128,7 @@ def _load(name: str) -> Data:
 
     known = host.current().datasets
     if name in known:
-        return known[name].load()
+        return _made(name, known[name].load())
     path = Path(name)
     if path.suffix in (".npz", ".txt"):
         if not path.is_file():
@@ -305,14 +305,18 @@ def _join(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 def _call(reference: str) -> Data:
     """Data of the user's own callable."""
-    made = import_object(reference, "data set")()
+    return _made(reference, import_object(reference, "data set")())
+
+
+def _made(name: str, made: Any) -> Data:
+    """What a plugin's or a user's function returned, as `Data`."""
     if isinstance(made, Data):
         return made
     if isinstance(made, tuple) and len(made) == 2:
-        return from_arrays(reference, *made, source=reference)
+        return from_arrays(name, *made, source=name)
     if hasattr(made, "__array__"):
-        return from_inputs(reference, made, source=reference)
-    raise DataProblem(reference, f"returned a {type(made).__name__}", "return computekit.Data or (inputs, targets)")
+        return from_inputs(name, made, source=name)
+    raise DataProblem(name, f"returned a {type(made).__name__}", "return computekit.Data or (inputs, targets)")
 
 
 def _package(module: str, distribution: str, data: str) -> Any:

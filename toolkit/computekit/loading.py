@@ -116,7 +116,10 @@ class Policy(NamedTuple):
         failures = []
         for name, version in self.allowed or ():
             there = {found.version for found in installed if name in found.names}
-            if not there:
+            if not re.fullmatch(r"[a-z0-9-]+", name):
+                reason = "it is no name: a list of allowed plugins holds NAME or NAME==VERSION"
+                failures.append(Failure(name, name, version, reason))
+            elif not there:
                 failures.append(Failure(name, name, version, "it is allowed, but not installed"))
             elif version and version not in there:
                 reason = f"version {version} is allowed, but {' and '.join(sorted(there))} is installed"

@@ -60,6 +60,7 @@ def _show(ctx: click.Context, listing: dict[str, Any]) -> None:
         with formatter.section("Remarks"):
             formatter.write_dl(remarks)
     names = {kind: listing[kind] for kind in ("steps", "architectures", "datasets")}
+    names["model formats"] = listing["model_formats"]
     names |= {host.title(hook): items for hook, items in listing["extensions"].items()}
     with formatter.section("Names"):
         formatter.write_dl([(kind, ", ".join(item["name"] for item in items)) for kind, items in names.items()])
@@ -120,6 +121,7 @@ def describe(registry: host.Host) -> dict[str, Any]:
         "steps": steps,
         "architectures": [{"name": a.name, "summary": a.summary} for a in registry.architectures.values()],
         "datasets": [{"name": d.name, "summary": d.summary} for d in registry.datasets.values()],
+        "model_formats": [{"name": f.name, "summary": f.summary} for f in registry.model_formats],
         "extensions": {
             hook: [{"name": name, "summary": getattr(item, "summary", "")} for name, item in items.items()]
             for hook, items in registry.extensions.items()
