@@ -66,6 +66,16 @@ class Treatment:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
         return self._checked(weight, self.scheme.quantize(weight, self.scheme.bits, self.group, name), name)
 
+    def round_stored(self, source: ModelFile, info: TensorInfo) -> QuantizedWeight | HalfWeight:
+        """`round` for a weight of ``source``, which is read in pieces where the scheme allows it."""
+        from computekit.models import compressed
+
+        if not self.scheme.by_rows or info.numel <= compressed.CHUNK:
+            return self.round(source.load(info.name), info.name)
+        columns = math.prod(info.shape[1:])
+        pieces = source.pieces(info.name, max(1, compressed.CHUNK // columns) * columns)
+        return compressed.in_pieces(pieces, info.shape, lambda piece: self.round(piece, info.name))
+
     def fit(self, weight: torch.Tensor, moments: Moments, name: str) -> QuantizedWeight | HalfWeight:
         """The same with what is known of the inputs of the weight's layer, where the scheme uses that."""
         if self.scheme.calibrated is None:

@@ -27,6 +27,7 @@ class Scheme:
     ``group`` is ``default_group`` (None: one scale per row) unless the user gives another. ``zero_points`` says that
     each group has one as well, and ``values`` "float" that the 8 bits are float8_e4m3fn instead of integers.
     With 16 ``bits`` it is a type to compute in: every tensor of floats is stored in it, and there are no scales.
+    ``by_rows`` says that ``quantize`` rounds each row as if it were alone, so that a weight may come in pieces.
 
     ``calibrated(weight, moments, bits, group, name)`` does the same for a weight whose layer was observed on data.
     ``channel_scales(weights, moments, rounded)`` returns scales (columns,) for the inputs of layers with these weights
@@ -43,6 +44,7 @@ class Scheme:
     channel_scales: Callable[[Sequence[Tensor], Moments, Callable[[Tensor], Tensor]], Tensor] | None = None
     zero_points: bool = False
     values: Literal["int", "float"] = "int"
+    by_rows: bool = False
 
     @property
     def needs_data(self) -> bool:
@@ -158,16 +160,19 @@ def _smoothquant(weights: Sequence[Tensor], moments: Moments, rounded: Callable[
     return smoothquant.scales(weights, moments, rounded)
 
 
-INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest)
-INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32)
-INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32)
+INT8 = Scheme("int8", "8-bit integers, one scale per output channel", 8, _round_to_nearest,
+              by_rows=True)  # fmt: skip
+INT4 = Scheme("int4", "4-bit integers, a scale per 32 values", 4, _round_to_nearest, 32, by_rows=True)
+INT4_MSE = Scheme("int4-mse", "4 bits; each group's scale has the least squared error", 4, _least_squared_error, 32,
+                  by_rows=True)  # fmt: skip
 INT4_ASYM = Scheme("int4-asym", "4 bits; a scale and a zero point per 32 values", 4, _round_with_zero_points, 32,
-                   zero_points=True)  # fmt: skip
-FP8 = Scheme("fp8", "8-bit floating point (e4m3), one scale per output channel", 8, _round_to_float8, values="float")
-BF16 = Scheme("bf16", "two bytes, bfloat16, which the model computes in", 16, _bfloat16, values="float")
-FP16 = Scheme("fp16", "two bytes, float16, which the model computes in", 16, _float16, values="float")
+                   zero_points=True, by_rows=True)  # fmt: skip
+FP8 = Scheme("fp8", "8-bit floating point (e4m3), one scale per output channel", 8, _round_to_float8, values="float",
+             by_rows=True)  # fmt: skip
+BF16 = Scheme("bf16", "two bytes, bfloat16, which the model computes in", 16, _bfloat16, values="float", by_rows=True)
+FP16 = Scheme("fp16", "two bytes, float16, which the model computes in", 16, _float16, values="float", by_rows=True)
 HQQ = Scheme("hqq", "4 bits; half-quadratic scales and zero points per 32 values", 4, _half_quadratic, 32,
-             zero_points=True)  # fmt: skip
+             zero_points=True, by_rows=True)  # fmt: skip
 GPTQ = Scheme("gptq", "4 bits; later columns make up for rounding errors; needs data", 4, _least_squared_error, 32,
               _gptq)  # fmt: skip
 GPTQ_ASYM = Scheme("gptq-asym", "gptq with zero points; needs data", 4, _round_with_zero_points, 32, _gptq_asym,

@@ -54,7 +54,7 @@ def write(
             decision = by_name[info.name]
             if not decision.quantized:
                 return None
-            return decision.treatment.round(load(), info.name).store(info.name) + decision.beside()
+            return decision.treatment.round_stored(source, info).store(info.name) + decision.beside()
 
         try:
             rewrite(source, target, transform, metadata)

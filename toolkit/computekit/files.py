@@ -110,14 +110,15 @@ def sha256(path: str | Path) -> str:
     """Hex SHA-256 of a file, or of a folder's `members` with their relative paths."""
     path = Path(path)
     digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK))  # one for all: fresh memory costs as much time as reading does
     for file in members(path):
         if path.is_dir():
             digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
         left = file.stat().st_size  # what has no size, such as files in /proc, may have no end
-        with file.open("rb") as stream:
-            while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
-                digest.update(chunk)
-                left -= len(chunk)
+        with file.open("rb", buffering=0) as stream:
+            while left > 0 and (got := stream.readinto(buffer[: min(_CHUNK, left)])):
+                digest.update(buffer[:got])
+                left -= got
     return digest.hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +77,16 @@ class ModelFile(ABC):
     @abstractmethod
     def load(self, name: str) -> torch.Tensor:
         """Read one tensor into memory of its own (CPU, contiguous); memory follows this one tensor."""
+
+    def pieces(self, name: str, count: int) -> Iterator[torch.Tensor]:
+        """One tensor in row-major order, ``count`` values at a time (the last time perhaps fewer): 1-D tensors.
+
+        Each is gone when the next one comes, so that what works on pieces that fit the processor's cache never waits
+        for fresh memory. An empty tensor has none.
+        """
+        whole = self.load(name).reshape(-1)
+        for start in range(0, whole.numel(), count):
+            yield whole[start : start + count]
 
 
 class Writer(ABC):

@@ -110,6 +110,16 @@ class LazyTensor:
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
     @property
+    def contiguous(self) -> bool:
+        """Whether the tensor's values lie in row-major order without gaps."""
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if size != 1 and stride != step:
+                return self.numel == 0
+            step *= size
+        return True
+
+    @property
     def identity(self) -> tuple[Any, ...]:
         """Equal for two tensors that are the same bytes in the same order; empty tensors share nothing."""
         if self.numel == 0:

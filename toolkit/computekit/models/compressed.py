@@ -21,16 +21,16 @@ compressed-tensors (github.com/vllm-project/compressed-tensors). 8 bits are its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from ..errors import ComputekitError
 
 if TYPE_CHECKING:
     import torch
 
-_CHUNK = 1 << 18  # elements that are worked on at a time: small enough for the cache, and a bound on temporaries
+CHUNK = 1 << 19  # elements that are worked on at a time: small enough for the cache, and a bound on temporaries
 
 
 class NonFinite(ComputekitError):
@@ -200,21 +200,21 @@ def quantize(
     scale = torch.empty(shape, dtype=weight.dtype)
     zero = torch.zeros(shape, dtype=torch.int8) if zero_points else None
     exact = torch.float64 if weight.dtype == torch.float64 else torch.float32
-    step = max(1, _CHUNK // rows.shape[1])
+    step = max(1, CHUNK // rows.shape[1])
     for start in range(0, rows.shape[0], step):
         part = slice(start, start + step)
         chunk = _grouped(rows[part].to(exact), size)
         low, high = chunk.amin(2), chunk.amax(2)  # both vectorized; torch.aminmax is not, and takes 15 times as long
         ideal = _step(low, high, half, edge, zero_points)
-        if bool((ideal < torch.finfo(exact).tiny).any()):  # a subnormal quotient has few digits, or none
-            ideal = _step(low.double(), high.double(), half, edge, zero_points)
-        if not bool(torch.isfinite(ideal).all()):
+        least, most = ideal.aminmax()
+        if not math.isfinite(most.item()):  # NaN counts as the largest
             raise NonFinite(name)
-        ideal = ideal.where(ideal > 0, 1.0)
-        scale[part] = _round_up(ideal, weight.dtype)
-        if not edge and not zero_points:  # half a step of room: the nearest scale will do, unless it has few digits
-            least = _round_up(ideal * (half / (half + 0.5)), weight.dtype)
-            scale[part] = torch.maximum(ideal.to(weight.dtype), least)
+        spare = not edge and not zero_points
+        scale[part] = _storable(ideal, weight.dtype, half, spare)
+        if least.item() < torch.finfo(exact).tiny:  # a subnormal quotient has few digits, or none
+            precise = _step(low.double(), high.double(), half, edge, zero_points)
+            precise = _storable(precise.where(precise > 0, 1.0), weight.dtype, half, spare)
+            scale[part] = precise.where(ideal < torch.finfo(exact).tiny, scale[part])
         fine = scale[part].to(exact)
         chunk = chunk / fine.unsqueeze(2)
         if zero is not None:
@@ -222,6 +222,28 @@ def quantize(
             chunk += zero[part].unsqueeze(2)
         values[part] = chunk.round_().clamp_(-half, half - 1).flatten(1)[:, : rows.shape[1]]
     return QuantizedWeight(values.reshape(weight.shape), scale, bits, zero)
+
+
+def in_pieces(
+    pieces: Iterable[torch.Tensor],
+    shape: tuple[int, ...],
+    quantize: Callable[[torch.Tensor], QuantizedWeight | HalfWeight],
+) -> QuantizedWeight | HalfWeight:
+    """What ``quantize`` makes of a weight of ``shape`` (out, ...) that comes as ``pieces``, 1-D tensors of whole rows.
+
+    The weight itself is never in memory, what becomes of it is. ``quantize`` must round every row by itself.
+    """
+    whole: dict[str, torch.Tensor] = {}
+    start = 0
+    for piece in pieces:
+        part = quantize(piece.reshape(-1, *shape[1:]))
+        tensors = {key: value for key, value in vars(part).items() if key != "bits" and value is not None}
+        for key, tensor in tensors.items():
+            if not start:
+                whole[key] = tensor.new_empty(shape[0], *tensor.shape[1:])
+            whole[key][start : start + len(tensor)] = tensor
+        start += len(part.values)
+    return replace(part, **cast(Any, whole))
 
 
 def _step(low: torch.Tensor, high: torch.Tensor, half: int, edge: float, zero_points: bool) -> torch.Tensor:
@@ -237,6 +259,18 @@ def _step(low: torch.Tensor, high: torch.Tensor, half: int, edge: float, zero_po
     if zero_points:
         return (high.clamp_min(0) - low.clamp_max(0)) / (2 * half - 1)
     return torch.maximum(high / (half - 1 + edge), low / -(half + edge))
+
+
+def _storable(ideal: torch.Tensor, dtype: torch.dtype, half: int, spare: bool) -> torch.Tensor:
+    """The scales ``ideal`` in the type of the file: not below them, where the largest weight would be out of reach.
+
+    With ``spare`` there is half a step of room on the grid: the nearest scale will do, unless it has few digits.
+    """
+    import torch
+
+    if not spare:
+        return _round_up(ideal, dtype)
+    return torch.maximum(ideal.to(dtype), _round_up(ideal * (half / (half + 0.5)), dtype))
 
 
 def quantize_float8(weight: torch.Tensor, group: int | None = None, name: str = "weight") -> QuantizedWeight:
@@ -309,7 +343,7 @@ def _grouped(rows: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _round_up(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Positive ``scale`` in ``dtype``, never below its exact value: below it the largest weight is out of reach."""
+    """Positive ``scale`` in ``dtype``, never below its exact value."""
     import torch
 
     rounded = scale.to(dtype)

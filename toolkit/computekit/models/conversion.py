@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from .huggingface import Folder, FolderWriter
 from .pickles import Ordered
 from .torch_files import TorchFile
 
+_CHUNK = 1 << 18  # values that are worked on at a time: small enough for the cache
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -62,10 +63,9 @@ def convert(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion)
     names = _renamed(source, how.strip_prefixes)
 
     def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
-        change = how.dtype is not None and info.dtype.is_floating_point and info.dtype != how.dtype
-        if not change and names[info.name] == info.name:
-            return None
-        return [(names[info.name], _cast(source, info, load(), how.dtype) if change else load())]
+        if how.dtype is not None and info.dtype.is_floating_point and info.dtype != how.dtype:
+            return [(names[info.name], _cast(source, info, how.dtype))]
+        return None if names[info.name] == info.name else [(names[info.name], load())]
 
     metadata = {} if how.bare else source.metadata
     rewrite(source, target, transform, metadata, _writer(source, target, kind, how), names)
@@ -93,6 +93,9 @@ class Part(ModelFile):
 
     def load(self, name: str) -> torch.Tensor:
         return self._source.load(self._prefix + name)
+
+    def pieces(self, name: str, count: int) -> Iterator[torch.Tensor]:
+        return self._source.pieces(self._prefix + name, count)
 
 
 def without_optimizer(source: ModelFile) -> ModelFile:
@@ -133,12 +136,17 @@ def _renamed(source: ModelFile, prefixes: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _cast(source: ModelFile, info: TensorInfo, tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    cast = tensor.to(dtype)
-    wide = tensor.float() if tensor.dtype.itemsize == 1 else tensor  # torch tests no 8-bit floats
-    if bool((cast.isinf() & wide.isfinite()).any()):
-        raise FileProblem(source.path, f"{info.name!r} holds values beyond the range of fp16", "use --dtype bf16")
-    return cast
+def _cast(source: ModelFile, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor in another type, read in pieces; FileProblem if one of its values does not fit."""
+    cast = torch.empty(info.numel, dtype=dtype)
+    start = 0
+    for piece in source.pieces(info.name, _CHUNK):
+        part = cast[start : start + len(piece)].copy_(piece)
+        start += len(piece)
+        wide = piece.float() if piece.dtype.itemsize == 1 else piece  # torch tests no 8-bit floats
+        if not bool(part.isfinite().all()) and bool((part.isinf() & wide.isfinite()).any()):
+            raise FileProblem(source.path, f"{info.name!r} holds values beyond the range of fp16", "use --dtype bf16")
+    return cast.reshape(info.shape)
 
 
 def _writer(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion) -> Writer:

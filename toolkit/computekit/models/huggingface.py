@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,9 @@ class Folder(ModelFile):
 
     def load(self, name: str) -> torch.Tensor:
         return self._owner[name].load(name)
+
+    def pieces(self, name: str, count: int) -> Iterator[torch.Tensor]:
+        return self._owner[name].pieces(name, count)
 
     @property
     def arch(self) -> dict[str, Any] | None:

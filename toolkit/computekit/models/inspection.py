@@ -19,7 +19,7 @@ from .formats import open_model
 from .huggingface import Folder
 from .torch_files import KEY, TorchFile
 
-_CHUNK = 1 << 22
+_CHUNK = 1 << 18  # values that are looked at at a time: small enough for the cache
 _ENDS = 1 << 14
 _WORTH_COMPARING = 1024  # bytes: freshly initialized biases are all alike, and it does not matter
 
@@ -132,7 +132,7 @@ def _about(source: ModelFile) -> dict[str, Any]:
 
 
 def _values(source: ModelFile, progress: Callable[[int], object]) -> dict[str, Any]:
-    """One pass over the data (a second one over tensors that look alike)."""
+    """One pass over the data, a piece at a time (a second one over tensors that look alike)."""
     non_finite: dict[str, dict[str, int]] = {}
     alike: dict[Any, list[str]] = defaultdict(list)
     seen = set()
@@ -140,33 +140,36 @@ def _values(source: ModelFile, progress: Callable[[int], object]) -> dict[str, A
         if info.storage is not None and info.storage in seen:
             continue
         seen.add(info.storage)
-        tensor = source.load(info.name)
-        counts = _non_finite(tensor)
+        counts, ends = {"nan": 0, "inf": 0}, hashlib.sha256()
+        for number, piece in enumerate(source.pieces(info.name, _CHUNK)):
+            _count_non_finite(piece, counts)
+            last = raw.bytes_of(piece)[-_ENDS:]
+            if not number:
+                ends.update(raw.bytes_of(piece)[:_ENDS])
+            progress(info.nbytes * len(piece) // info.numel)
         if any(counts.values()):
             non_finite[info.name] = counts
         if info.nbytes >= _WORTH_COMPARING:
-            content = raw.bytes_of(tensor)
-            ends = hashlib.sha256(content[:_ENDS])
-            ends.update(content[-_ENDS:])
+            ends.update(last)
             alike[info.shape, info.dtype, ends.digest()].append(info.name)
-        progress(info.nbytes)
     duplicates: dict[Any, list[str]] = defaultdict(list)
     for names in alike.values():
         for name in names if len(names) > 1 else ():
-            duplicates[hashlib.sha256(raw.bytes_of(source.load(name))).digest()].append(name)
+            whole = hashlib.sha256()
+            for piece in source.pieces(name, _CHUNK):
+                whole.update(raw.bytes_of(piece))
+            duplicates[whole.digest()].append(name)
     return {"non_finite": non_finite, "duplicates": [names for names in duplicates.values() if len(names) > 1]}
 
 
-def _non_finite(tensor: torch.Tensor) -> dict[str, int]:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return {}
-    counts = {"nan": 0, "inf": 0}
-    for part in torch.split(tensor.reshape(-1), _CHUNK):
-        part = part.float() if part.dtype.itemsize == 1 else part
-        if not bool(part.isfinite().all()):
-            counts["nan"] += int(part.isnan().sum())
-            counts["inf"] += int(part.isinf().sum())
-    return counts
+def _count_non_finite(piece: torch.Tensor, counts: dict[str, int]) -> None:
+    """Add the NaN and infinite values of a 1-D tensor to ``counts``."""
+    if not (piece.is_floating_point() or piece.is_complex()):
+        return
+    piece = piece.float() if piece.dtype.itemsize == 1 else piece
+    if not bool(piece.isfinite().all()):
+        counts["nan"] += int(piece.isnan().sum())
+        counts["inf"] += int(piece.isinf().sum())
 
 
 def _can(source: ModelFile, report: dict[str, Any]) -> list[str]:

@@ -32,6 +32,19 @@ def read(path: Path, offset: int, dtype: torch.dtype, count: int) -> torch.Tenso
     return tensor.view(dtype)
 
 
+def pieces(path: Path, offset: int, dtype: torch.dtype, total: int, count: int) -> Iterator[torch.Tensor]:
+    """``total`` elements from the bytes that begin at ``offset``, ``count`` at a time: see `ModelFile.pieces`."""
+    buffer = torch.empty(min(total, count) * dtype.itemsize, dtype=torch.uint8)
+    content = bytes_of(buffer)
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        for left in range(total, 0, -count):
+            wanted = min(left, count) * dtype.itemsize
+            if stream.readinto(content[:wanted]) != wanted:
+                raise FileProblem(path, "ends in the middle of a tensor", "the file is truncated")
+            yield buffer[:wanted].view(dtype)
+
+
 def chunks(path: Path, offset: int, count: int) -> Iterator[memoryview]:
     """``count`` bytes of a file from ``offset`` on, piece by piece; each piece is gone when the next one comes."""
     buffer = memoryview(bytearray(min(_CHUNK, count)))

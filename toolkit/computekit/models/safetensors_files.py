@@ -11,6 +11,7 @@ import json
 import math
 import struct
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -77,6 +78,10 @@ class SafetensorsFile(ModelFile):
     def load(self, name: str) -> torch.Tensor:
         entry = self.entry(name)
         return raw.read(entry.path, entry.offset, entry.dtype, math.prod(entry.shape)).reshape(entry.shape)
+
+    def pieces(self, name: str, count: int) -> Iterator[torch.Tensor]:
+        entry = self.entry(name)
+        return raw.pieces(entry.path, entry.offset, entry.dtype, math.prod(entry.shape), count)
 
     def _info(self, name: str) -> TensorInfo:
         entry = self.entry(name)

@@ -89,9 +89,18 @@ class TorchFile(ModelFile):
 
     def load(self, name: str) -> torch.Tensor:
         lazy = self.lazy(name)
-        offset = self.extent(lazy.storage).offset + lazy.offset * lazy.dtype.itemsize
-        flat = raw.read(self.path, offset, lazy.dtype, lazy.span)
+        flat = raw.read(self.path, self._begin(lazy), lazy.dtype, lazy.span)
         return flat.as_strided(lazy.shape, lazy.stride).contiguous()
+
+    def pieces(self, name: str, count: int) -> Iterator[torch.Tensor]:
+        lazy = self.lazy(name)
+        if not lazy.contiguous:
+            return super().pieces(name, count)
+        return raw.pieces(self.path, self._begin(lazy), lazy.dtype, lazy.numel, count)
+
+    def _begin(self, lazy: LazyTensor) -> int:
+        """Where the bytes of a tensor begin in the file."""
+        return self.extent(lazy.storage).offset + lazy.offset * lazy.dtype.itemsize
 
     def extent(self, storage: Storage) -> Extent:
         """Where ``storage`` lies; FileProblem if it is missing or has another size than the pickle says."""
