@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from . import signals
 from .contracts import Dataset
 from .errors import ComputekitError, FileProblem, MissingExtra, UnknownName
 from .imports import import_object
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from .text import Window
 
 _TRAIN, _VALIDATION = 0.7, 0.1
-_NPZ_INPUTS = ("inputs", "x", "X", "images", "data")
+_SIGNALS = "signals"
+_NPZ_INPUTS = ("inputs", "x", "X", "images", "data", _SIGNALS)
 _NPZ_TARGETS = ("targets", "y", "labels", "target")
 
 
@@ -105,6 +107,9 @@ def load_data(name: str, *, model: str | Path | None = None, window: Window | No
     is read as bytes: the vocabulary is 256 and any encoding works. The callable returns a `Data`, or (inputs, targets).
     Inputs alone do for calibration and for comparing models with each other; see `from_inputs`.
 
+    Inputs of three dimensions are images (N, H, W), unless they are called ``signals`` or the first weight of ``model``
+    takes (N, C, T) or (N, T, F): see `signals.for_model`.
+
     For a ``model`` that brings a tokenizer (a Hugging Face folder, or a file in it) a text is cut into windows of that
     tokenizer's tokens: of 256, or as ``window`` says (`computekit.text.Window`).
 
@@ -115,9 +120,11 @@ def load_data(name: str, *, model: str | Path | None = None, window: Window | No
     """
     data = _load(name)
     if data.text is None:
+        from . import host
+
         if window is not None:
             raise DataProblem(name, "is no text, so it has no windows")
-        return data
+        return data if model is None or name in host.current().datasets else signals.for_model(data, Path(model))
     from . import text
 
     return text.for_model(data, None if model is None else Path(model), window)
@@ -268,11 +275,15 @@ def _npz(path: Path) -> Data:
         if missing:
             raise FileProblem(path, f"has x_train but not {', '.join(missing)}")
         return _own_splits(name, arrays, source)
-    x = next((arrays[key] for key in _NPZ_INPUTS if key in arrays), None)
+    called = next((key for key in _NPZ_INPUTS if key in arrays), "")
+    x = arrays.get(called)
     y = next((arrays[key] for key in _NPZ_TARGETS if key in arrays), None)
     if x is None or (y is None and len(arrays) > 1):
         raise FileProblem(path, f"holds {', '.join(arrays) or 'nothing'}", "name the arrays inputs and targets")
-    return from_inputs(name, x, source) if y is None else from_arrays(name, x, y, source)
+    if called == _SIGNALS and x.ndim != 3:
+        raise FileProblem(path, f"has signals of shape {x.shape}", "they must be (N, channels, time)")
+    data = from_inputs(name, x, source) if y is None else from_arrays(name, x, y, source)
+    return signals.without_channel(data) if called == _SIGNALS else data
 
 
 def _own_splits(name: str, arrays: dict[str, numpy.ndarray], source: str) -> Data:
