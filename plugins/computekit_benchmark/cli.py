@@ -12,6 +12,7 @@ import click
 import computekit
 from computekit import options
 from computekit.cli import DefaultGroup
+from computekit.inputs import Input
 
 clock = click.option(
     "--clock", type=click.Choice(["wall", "cpu", "device"]), default="wall", show_default=True,
@@ -75,7 +76,7 @@ def models(
     arch_args: dict[str, Any] | None,
     data: str | None,
     names: tuple[str, ...],
-    input_shape: tuple[int, ...] | None,
+    input_shape: tuple[Input, ...] | None,
     batch_size: int,
     throughput_batches: tuple[int, ...],
     margin: float,
@@ -109,7 +110,7 @@ def models(
         batch_size=batch_size, throughput_batches=throughput_batches, margin=margin, clock=clock,
         budget_s=time_budget, numerics=numerics, roofline=roofline, ceilings=ceilings,
     )  # fmt: skip
-    job = Job("trial", (shared,), input_shape=input_shape, compile=compile_)
+    job = Job("trial", (shared,), inputs=input_shape, compile=compile_)
     campaign = compare_models(run, models, names, data, job, asked)
     if campaign.ended is None:
         return 0
@@ -238,7 +239,7 @@ def scenario(
     arch: str | None,
     arch_args: dict[str, Any] | None,
     data: str | None,
-    input_shape: tuple[int, ...] | None,
+    input_shape: tuple[Input, ...] | None,
     scenario: str,
     scenario_args: dict[str, Any] | None,
     rate: float,
@@ -277,7 +278,7 @@ def scenario(
         "max_delay_s": max_delay, "latency_bound_s": latency_bound, "duration_s": duration,
     }  # fmt: skip
     task = "loadgen" if loadgen else "scenario"
-    job = Job(task, (subject,), input_shape=input_shape, compile=compile_, more=more)
+    job = Job(task, (subject,), inputs=input_shape, compile=compile_, more=more)
     return run_scenario(run, model, data, chosen, job)
 
 

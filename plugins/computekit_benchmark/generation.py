@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from computekit import ComputekitError, devices
+from computekit.inputs import vocabulary
 
 from .jobs import Job
-from .loading import ModelFault, blaming, first_tensor, load, prepare, vocabulary
+from .loading import ModelFault, blaming, first_tensor, load, prepare
 
 if TYPE_CHECKING:
     import torch

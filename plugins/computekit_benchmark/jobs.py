@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from computekit import ComputekitError
+from computekit.inputs import Input
 
 STARTUP_ALLOWANCE_S = 120.0
 COMPILE_ALLOWANCE_S = 600.0
@@ -40,7 +41,7 @@ class Subject:
 class Job:
     """One measurement. ``task`` names a function of `worker.TASKS`; ``more`` are its own arguments.
 
-    Inputs come from ``samples`` (a file of `samples.save`), else have ``input_shape``, else are the architecture's own.
+    Inputs come from ``samples`` (a file of `samples.save`), else are ``inputs``, else the architecture's own.
     """
 
     task: str
@@ -49,7 +50,7 @@ class Job:
     threads: int | None = None
     seed: int = 0
     samples: str | None = None
-    input_shape: tuple[int, ...] | None = None
+    inputs: tuple[Input, ...] | None = None
     compile: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -66,8 +67,11 @@ class Job:
         document = json.loads(text)
         sys.path[:] = document.pop("sys_path")
         document["subjects"] = tuple(Subject(**subject) for subject in document["subjects"])
-        shape = document["input_shape"]
-        return cls(**{**document, "input_shape": None if shape is None else tuple(shape)})
+        if document["inputs"] is not None:
+            document["inputs"] = tuple(
+                Input(**{**given, "shape": tuple(given["shape"])}) for given in document["inputs"]
+            )
+        return cls(**document)
 
 
 class JobFailed(ComputekitError):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from computekit import ComputekitError, devices, host, load_module, models
+from computekit import ComputekitError, devices, load_module, models
 from computekit.evaluation import floating_dtype
 from computekit.models import ArchRef
 
@@ -85,60 +85,19 @@ def load(subject: Subject, job: Job) -> Loaded:
 def example_inputs(model: Loaded, job: Job, batch: int) -> tuple[Any, ...]:
     """Positional arguments of one forward call for ``batch`` samples, on the job's device.
 
-    They come from the test split of the job's data set, else from ``--input-shape`` (random numbers, or random token
-    ids where the first layer is an embedding), else from the architecture's own example.
+    They come from the test split of the job's data set, else from ``--input-shape``, else from the architecture's own
+    example: see `examples.example_inputs`.
     """
     import torch
 
+    from computekit.models import examples
+
     values: tuple[Any, ...]
     if job.samples is not None:
-        values = (samples.load(job.samples).batch(batch),)
-    elif job.input_shape is not None:
-        generator = torch.Generator().manual_seed(job.seed)
-        size = (batch, *job.input_shape)
-        ids = vocabulary(model.module)
-        values = (
-            (torch.randn(size, generator=generator),)
-            if ids is None
-            else (torch.randint(ids, size, generator=generator),)
-        )
+        values = (examples.as_floats(samples.load(job.samples).batch(batch), floating_dtype(model.module)),)
     else:
-        known = host.current().architectures.get(model.arch.name)
-        if known is None or known.example is None:
-            raise ComputekitError(
-                f"nothing tells what goes into {model.arch.name}; say it with --data or --input-shape"
-            )
-        values = tuple(_random(value, job.seed) for value in known.example(batch, **model.arch.args))
-    dtype = floating_dtype(model.module)
-    return tuple(_placed(value, job.device, dtype) for value in values)
-
-
-def _random(value: Any, seed: int) -> Any:
-    """Normal random numbers in the place of a floating-point example, which often is all zeros."""
-    import torch
-
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    return torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(seed))
-
-
-def _placed(value: Any, device: str, dtype: torch.dtype) -> Any:
-    """Tensors go to the device, and floating-point ones to the model's own type."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.to(device, dtype if value.is_floating_point() else value.dtype)
-
-
-def vocabulary(module: nn.Module) -> int | None:
-    """Size of the vocabulary if the first layer with weights is an embedding."""
-    from torch import nn
-
-    for layer in module.modules():
-        if next(layer.parameters(recurse=False), None) is not None:
-            return layer.num_embeddings if isinstance(layer, nn.Embedding) else None
-    return None
+        values = examples.example_inputs(model.module, model.arch, shapes=job.inputs, batch=batch, seed=job.seed)
+    return tuple(value.to(job.device) if isinstance(value, torch.Tensor) else value for value in values)
 
 
 def caller(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:

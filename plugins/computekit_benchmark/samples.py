@@ -53,7 +53,7 @@ def choose(name: str | None, job: Job) -> Data | None:
     first = job.subjects[0]
     if name is not None:
         return load_data(name, model=first.path)
-    if job.input_shape is not None or first.path is None:
+    if job.inputs is not None or first.path is None:
         return None
     arch = ArchRef(first.arch, first.arch_args) if first.arch else None
     remembered = load_module(first.path, arch, trust_pickle=first.trust_pickle)[2].get("data")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from computekit import devices, statistics
+from computekit.inputs import Input
 
 from . import machine
 from .campaign import Campaign
@@ -28,7 +29,7 @@ def try_pair(
         Subject(label, None, workload.arch, {"depth": depth})
         for label, depth in (("a", DEPTH), ("a again", DEPTH), ("a + 5 %", DEPTH * 21 // 20))
     )
-    job = Job("trial", subjects, device, threads, seed, input_shape=workload.input_shape)
+    job = Job("trial", subjects, device, threads, seed, inputs=(Input(workload.input_shape),))
     campaign = Campaign(job, [workload.batch], budget_s, clock=clock)
     began = time.monotonic()
     campaign.run()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from computekit import options
+from computekit.inputs import Input
 
 if TYPE_CHECKING:
     from computekit import StepRun
@@ -88,7 +89,7 @@ def given_dimensions(asked: dict[str, Any]) -> Transformer | None:
 
 def subject_of(
     model: Path | None, arch: str | None, arch_args: dict[str, Any] | None, asked: dict[str, Any],
-    input_shape: tuple[int, ...] | None = None, trust_pickle: bool = False,
+    shapes: tuple[Input, ...] | None = None, trust_pickle: bool = False,
 ) -> Subject:  # fmt: skip
     """What the command line asks about; a usage error unless it names exactly one model."""
     from computekit.models import ArchRef
@@ -96,19 +97,18 @@ def subject_of(
     from . import source
 
     dims = given_dimensions(asked)
-    shape = (1, *input_shape) if input_shape else None
     reference = ArchRef(arch, arch_args or {}) if arch else None
     ways = [name for name, given in (("MODEL", model), ("--config", asked["config"]), ("--layers", dims)) if given]
     if len(ways) > 1 or (reference and ways and ways != ["MODEL"]):
         raise click.UsageError(f"give one model, not {' and '.join([*ways, *(['--arch'] if reference else [])])}")
     if model is not None:
-        return source.from_file(model, reference, shape, trust_pickle)
+        return source.from_file(model, reference, shapes, trust_pickle)
     if asked["config"] is not None:
-        return source.from_config_file(asked["config"], shape or ((1, asked["seq"]) if asked["seq"] else None))
+        return source.from_config_file(asked["config"], shapes or ((Input((asked["seq"],)),) if asked["seq"] else None))
     if dims is not None:
         return source.from_dimensions(dims)
     if reference is not None:
-        return source.from_arch(reference, shape)
+        return source.from_arch(reference, shapes)
     raise click.UsageError("give a model file, --arch, --config, or --layers and --hidden")
 
 
@@ -124,7 +124,7 @@ def count(
     model: Path | None,
     arch: str | None,
     arch_args: dict[str, Any] | None,
-    input_shape: tuple[int, ...] | None,
+    input_shape: tuple[Input, ...] | None,
     trust_pickle: bool,
     **asked: Any,
 ) -> None:

@@ -19,6 +19,7 @@ from .transformer import Transformer
 if TYPE_CHECKING:
     from torch import nn
 
+    from computekit.inputs import Input
     from computekit.models import ArchRef
 
 
@@ -54,7 +55,7 @@ class Subject:
     rebuild: Callable[[], nn.Module] | None = None
 
 
-def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, trust_pickle: bool) -> Subject:
+def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
     """A model file; one without code and without ``arch`` still has parameters and bytes."""
     from computekit import files
     from computekit.models import open_model, roles
@@ -66,7 +67,7 @@ def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, t
     subject.parameters = roles.count_parameters(FloatView(file))
     subject.weight_bytes = sum(info.nbytes for info in distinct.values())
     if path.is_dir() and (path / "config.json").exists():
-        _add_config(subject, path / "config.json", shape)
+        _add_config(subject, path / "config.json", _main(path, shapes))
         return subject
     try:
         if arch is None and file.arch is None and file.program(trust_pickle) is None:
@@ -78,11 +79,11 @@ def from_file(path: Path, arch: ArchRef | None, shape: tuple[int, ...] | None, t
             raise
         subject.why_no_flops = str(error)  # parameters and bytes are known all the same
         return subject
-    _add_module(subject, module, arch, shape)
+    _add_module(subject, module, arch, shapes)
     return subject
 
 
-def from_arch(arch: ArchRef, shape: tuple[int, ...] | None) -> Subject:
+def from_arch(arch: ArchRef, shapes: tuple[Input, ...] | None) -> Subject:
     """A fresh module of an architecture, on the meta device where its factory allows."""
     import torch
 
@@ -96,15 +97,15 @@ def from_arch(arch: ArchRef, shape: tuple[int, ...] | None) -> Subject:
     except Exception:  # a factory that computes on its weights
         module = models.build(arch)
     subject = Subject(label=arch.name, rebuild=lambda: models.build(arch))
-    _add_module(subject, module, arch, shape)
+    _add_module(subject, module, arch, shapes)
     return subject
 
 
-def from_config_file(path: Path, shape: tuple[int, ...] | None) -> Subject:
+def from_config_file(path: Path, shapes: tuple[Input, ...] | None) -> Subject:
     """A Hugging Face ``config.json`` (or the folder that holds it): built on the meta device, no weights needed."""
     file = path / "config.json" if path.is_dir() else path
     subject = Subject(label=path.resolve().parent.name if path.name == "config.json" else path.stem)
-    _add_config(subject, file, shape)
+    _add_config(subject, file, _main(file, shapes))
     return subject
 
 
@@ -113,7 +114,7 @@ def from_dimensions(dims: Transformer) -> Subject:
     return Subject(label=dims.name, dims=dims, parameters=dims.parameters, tokens=dims.seq)
 
 
-def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple[int, ...] | None) -> None:
+def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shapes: tuple[Input, ...] | None) -> None:
     from computekit.models.compressed_layers import count_parameters
 
     subject.module = module
@@ -123,13 +124,22 @@ def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shape: tuple
     from computekit.models.examples import example_inputs
 
     try:
-        subject.inputs = example_inputs(module, arch, sample_shape=shape[1:] if shape else None)
+        subject.inputs = example_inputs(module, arch, shapes=shapes)
     except ComputekitError as error:
         subject.why_no_flops = str(error)
         return
     first = subject.inputs[0]
     if hasattr(first, "shape") and not first.is_floating_point():
         subject.tokens = int(first.shape[-1])
+
+
+def _main(path: Path, shapes: tuple[Input, ...] | None) -> tuple[int, ...] | None:
+    """The shape of one sample, batch included, of the main input of a config's model."""
+    if shapes is None:
+        return None
+    if len(shapes) > 1:
+        raise FileProblem(path, "is a config, whose other inputs follow from the main one", "give one --input-shape")
+    return (1, *shapes[0].shape)
 
 
 def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> None:

@@ -17,6 +17,8 @@ from .errors import CannotPredict
 from .parallel import device, find_device, layout_options, make_layout, require_gpu
 
 if TYPE_CHECKING:
+    from computekit.inputs import Input
+
     from .hardware import Gpu
     from .layout import Layout
     from .memory import Memory
@@ -44,7 +46,7 @@ def train(
     model: Path | None,
     arch: str | None,
     arch_args: dict[str, Any] | None,
-    input_shape: tuple[int, ...] | None,
+    input_shape: tuple[Input, ...] | None,
     trust_pickle: bool,
     device_name: str,
     node_gpus: int | None,

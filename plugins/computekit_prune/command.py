@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from computekit.datasets import Data
     from computekit.evaluation import Evaluation
+    from computekit.inputs import Input
 
 
 @click.command()
@@ -70,7 +71,7 @@ def prune(
     data: str | None,
     arch: str | None,
     arch_args: dict[str, Any] | None,
-    input_shape: tuple[int, ...] | None,
+    input_shape: tuple[Input, ...] | None,
     trust_pickle: bool,
     recipe: training.Recipe,
 ) -> None:
@@ -103,7 +104,7 @@ def prune(
     if metadata.get("compression"):
         raise FileProblem(model, "is quantized, and whole numbers cannot be fine-tuned", "prune first, then quantize")
     dataset = computekit.load_data(data, model=model) if data else None
-    inputs = example_inputs(module, reference, data=dataset, sample_shape=input_shape, batch=2)
+    inputs = example_inputs(module, reference, data=dataset, shapes=input_shape, batch=2)
     device = run.device
     settings = Settings(ratio or 0.5, "global" if scope == "global" else "uniform", chosen, round_to)
     if chosen.needs_gradients:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from computekit import ModelFile
+    from computekit.inputs import Input
     from computekit.statistics import Estimate
 
     from .clock import Deadline
@@ -62,7 +63,7 @@ class Race:
     batch: int | None
     asked_seconds: float | None
     without: tuple[str, ...]
-    input_shape: tuple[int, ...] | None
+    inputs: tuple[Input, ...] | None
 
     def check_unused(self) -> None:
         """click.UsageError for options of a race that is not run."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from computekit import ComputekitError
 from computekit.models import ArchRef, examples
 
 from . import calibration
@@ -31,7 +32,9 @@ def example(job: Job, module: nn.Module, arch: ArchRef, count: int) -> torch.Ten
         data = job.calibration.load(job.goal.data, "an example", job.model, job.goal.window)
         found = calibration.samples(data, count)
         return found if len(found) == count else found.repeat(-(-count // len(found)), *[1] * (found.ndim - 1))[:count]
-    given: torch.Tensor = examples.example_inputs(module, arch, sample_shape=job.race.input_shape, batch=count)[0]
+    given, *others = examples.example_inputs(module, arch, shapes=job.race.inputs, batch=count)
+    if others or not isinstance(given, torch.Tensor):
+        raise ComputekitError(f"{job.model}: has several inputs, and backends run models with one: --backend torch")
     generator = torch.Generator().manual_seed(0)
     if given.is_floating_point():
         return torch.randn(given.shape, generator=generator)

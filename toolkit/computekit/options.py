@@ -21,6 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .errors import nearest
+from .inputs import InputShapes
 
 if TYPE_CHECKING:
     from .text import Window
@@ -255,8 +256,10 @@ threads: Decorator = click.option(
 )
 label: Decorator = click.option("--label", help="Name of the result in tables.  [default: from the file name]")
 input_shape: Decorator = click.option(
-    "--input-shape", type=Sizes(), help="Shape of one input sample, without the batch, e.g. 3,224,224."
-)
+    "--input-shape", type=InputShapes(),
+    help="Shape of one input sample, without the batch: 3,224,224 or 3x224x224. Several inputs, and types: "
+    "128:int64+128. A plain number: 512+value=16000.",
+)  # fmt: skip
 trust_pickle: Decorator = click.option(
     "--trust-pickle", is_flag=True, help="Allow a pickle to run the code it names. Only for files that you trust."
 )

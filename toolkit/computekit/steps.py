@@ -19,6 +19,7 @@ import click
 from . import devices, files, host, loading, records, tables
 from .errors import StepFault
 from .hashing import Hashing
+from .inputs import Input
 from .records import FileRef, How, Lineage, Quantity, Record, Row
 from .verbs import loaded
 
@@ -320,6 +321,8 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Input):
+        return str(value)
     return value
 
 

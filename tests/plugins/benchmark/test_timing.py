@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from computekit.inputs import Input
 from computekit_benchmark import compiling, isolated, memory, timing
 from computekit_benchmark.jobs import Job, Subject
 from computekit_benchmark.loading import ModelFault
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 def job(**more: object) -> Job:
     subjects = tuple(Subject(f"depth {d}", None, "computekit_benchmark.workloads:mlp", {"depth": d}) for d in (1, 2, 3))
     settings = {"batches": [2, 4], "seconds": 0.02, "clock": "wall", "budget_s": 60, **more}
-    return Job("trial", subjects, input_shape=(256,), more=settings)
+    return Job("trial", subjects, inputs=(Input((256,)),), more=settings)
 
 
 def test_every_model_is_visited_equally_often_at_every_batch_size():

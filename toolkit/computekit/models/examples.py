@@ -1,18 +1,21 @@
-"""Example inputs: what one forward call of a module takes, for tools that trace or run a model without data.
+"""Example inputs: what one forward call of a module takes, for tools that trace, time or run a model without data.
 
 Importing this imports torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import host
+from .. import host, inputs
 from ..datasets import Data
 from ..errors import ComputekitError
+from ..evaluation import floating_dtype
+from ..inputs import Input
 from .modules import ArchRef
 
 
@@ -21,26 +24,39 @@ def example_inputs(
     arch: ArchRef,
     *,
     data: Data | None = None,
-    sample_shape: tuple[int, ...] | None = None,
+    shapes: Sequence[Input] | None = None,
     batch: int = 1,
+    seed: int = 0,
 ) -> tuple[Any, ...]:
     """Positional arguments of one forward call for ``batch`` samples.
 
-    They are the first training samples of ``data``; else of ``sample_shape`` (one sample, without the batch), as
-    token ids 0 where the module begins with an embedding, as zeros otherwise; else what the architecture gives.
+    They are the first training samples of ``data``; else of ``shapes`` (see `inputs.Input`), random by ``seed``; else
+    what the architecture gives as an example, with random numbers for its floats, which often are zeros. Floats have
+    the type that the module computes in unless another was asked for.
 
     Raises:
         ComputekitError: nothing tells what goes into the module.
     """
+    floats = floating_dtype(module)
     if data is not None:
-        return (data.train.inputs[:batch],)
-    if sample_shape is not None:
-        first = next((m for m in module.modules() if next(m.parameters(recurse=False), None) is not None), None)
-        dtype = torch.long if isinstance(first, nn.Embedding) else torch.get_default_dtype()
-        return (torch.zeros(batch, *sample_shape, dtype=dtype),)
-    example = None if ":" in arch.name else host.current().architecture(arch.name).example
-    if example is None:
-        raise ComputekitError(
-            f"nothing tells what goes into {arch.name}; say it with --input-shape 3,224,224 (one sample)"
-        )
-    return tuple(example(batch, **arch.args))
+        return (as_floats(data.train.inputs[:batch], floats),)
+    if shapes is not None:
+        generator, tokens = torch.Generator().manual_seed(seed), inputs.vocabulary(module)
+        return tuple(shape.make(batch, floats, tokens, generator) for shape in shapes)
+    known = host.current().architectures.get(arch.name)
+    if known is None or known.example is None:
+        taken = inputs.taken_by(module)
+        what = f"{arch.name} ({taken})" if taken else arch.name
+        raise ComputekitError(f"nothing tells what goes into {what}; say it with --data or --input-shape")
+    return tuple(_random(value, floats, seed) for value in known.example(batch, **arch.args))
+
+
+def as_floats(tensor: torch.Tensor, floats: torch.dtype) -> torch.Tensor:
+    """``tensor`` in the type ``floats`` if it holds floating-point numbers, else as it is."""
+    return tensor.to(floats) if tensor.is_floating_point() else tensor
+
+
+def _random(value: Any, floats: torch.dtype, seed: int) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return torch.randn(value.shape, dtype=value.dtype, generator=torch.Generator().manual_seed(seed)).to(floats)
