@@ -17,9 +17,14 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Bytes of the tensors that will be quantized over bytes of all tensors; tied ones count once."""
+        """Bytes of the tensors that will be quantized over bytes of all tensors; tied ones count once.
+
+        What is stored in two bytes counts where that is all that happens, not around weights in integers.
+        """
         total = sum(decision.info.nbytes for decision in self.decisions)
-        return sum(decision.info.nbytes for decision in self.decisions if decision.quantized) / total if total else 0.0
+        changed = [decision for decision in self.decisions if decision.quantized]
+        counted = [decision for decision in changed if decision.treatment.scheme.bits < 16] or changed
+        return sum(decision.info.nbytes for decision in counted) / total if total else 0.0
 
     def reasons(self) -> str:
         """Why tensors stay as they are: the reasons that hold the most bytes first."""
@@ -31,9 +36,12 @@ class Coverage:
 
     def rows(self) -> list[dict[str, Any]]:
         """Per role and fate: how many tensors, and their bytes before and after."""
+        treatments = {d.treatment for d in self.decisions if d.quantized and d.treatment.scheme.bits < 16}
         groups: dict[tuple[str, str], list[Decision]] = {}
         for decision in self.decisions:
-            groups.setdefault((decision.role, decision.fate), []).append(decision)
+            mixed = len(treatments) > 1 and decision.treatment in treatments and decision.quantized
+            fate = f"{decision.fate}, {decision.grid}" if mixed else decision.fate
+            groups.setdefault((decision.role, fate), []).append(decision)
         return [
             {
                 "role": role,

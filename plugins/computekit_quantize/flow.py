@@ -15,7 +15,7 @@ from computekit import ComputekitError, FileProblem, files
 from computekit.models import ModelFile, open_model, roles
 from computekit.models.formats import check_rewritable
 
-from . import activations, backend, candidates, device_types, fitting, huggingface, plan, qat, race
+from . import activations, backend, budget, candidates, device_types, fitting, huggingface, plan, qat, race
 from .backend import AUTO
 from .calibration import Calibration
 from .candidates import Prepared
@@ -74,14 +74,13 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         job.goal.check_searched()
         job.request.check_used()
         job.race.check_unused()
+    elif job.goal.max_bytes is not None:
+        raise click.UsageError("--max-bytes chooses for one backend: name it instead of auto")
     source = _open(job)
     run.input(job.model)
+    _check_arch(job)
     if job.dry_run:
-        run.writes_nothing()
-        request = job.request if job.request.scheme else replace(job.request, scheme="int8")
-        decisions = plan.make(source, request)
-        run.show(Coverage(decisions).tensor_table())
-        _put_coverage(run, Coverage(decisions))
+        _show_plan(run, job, source)
         return 0
     check_rewritable(source, run.output(source.beside(job.request.scheme or AUTO)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -95,6 +94,38 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         return _write(run, job, source, weights, prepared, deadline)
 
 
+def _check_arch(job: Job) -> None:
+    """Raise ComputekitError if --arch is none for the file, where nothing else would run it."""
+    runs = job.goal.data or job.calibration.data or job.request.backend != "torch"
+    if job.arch is not None and (job.dry_run or not runs):
+        computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+
+
+def _show_plan(run: computekit.StepRun, job: Job, source: ModelFile) -> None:
+    """What the options make of each tensor, as the file's header alone tells; a note says which options that leaves
+    out."""
+    run.writes_nothing()
+    request, goal = job.request, job.goal
+    if request.backend != AUTO:
+        backend.get(request.backend)
+    decisions = plan.make(source, request if request.scheme else replace(request, scheme="int8"))
+    run.show(Coverage(decisions).tensor_table())
+    _put_coverage(run, Coverage(decisions))
+    given = {
+        "--data": goal.data,
+        "--calibration": job.calibration.data,
+        "--backend": request.backend != "torch",
+        "--max-drop": goal.max_drop is not None,
+        "--max-bytes": goal.max_bytes,
+        "--sensitivity": goal.sensitivity,
+        "--time-budget": goal.time_budget,
+        "--qat-epochs": job.tuning.epochs,
+    }
+    unheard = [name for name, value in given.items() if value]
+    if unheard:
+        run.note(f"a dry run shows what is asked for before anything is run or chosen: without {', '.join(unheard)}")
+
+
 def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) -> tuple[Prepared, ModelFile]:
     """What the options ask for, without a choice of backends; and the file with the weights, which may be changed."""
     chosen = backend.get(job.request.backend)
@@ -103,13 +134,18 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
     job = replace(job, request=candidate.request)
     treatment = candidate.request.treatment
     static = treatment.activations == "static"
-    if not treatment.scheme.needs_data and candidate.activations != "static":
+    if not treatment.scheme.needs_data and candidate.activations != "static" and job.goal.max_bytes is None:
         job.calibration.check_unused(treatment.scheme.name)
     if job.observer and not static:
         raise click.UsageError("--observer belongs to --activations static, computed by torch")
     decisions = plan.make(source, candidate.request)
     _check_coverage(job, Coverage(decisions))
     _tell_groups(run, job, decisions)
+    if job.goal.max_bytes is not None:
+        if chosen.export is not None or treatment.scheme.bits == 16:
+            who = treatment.scheme.name if treatment.scheme.bits == 16 else f"--backend {chosen.name}"
+            raise click.UsageError(f"--max-bytes gives layers milder treatments, and {who} has one for all")
+        decisions = budget.fill(run, job, source, decisions)
     stem, weights = _stem(run, job, source), source
     if job.tuning.epochs:
         if static:

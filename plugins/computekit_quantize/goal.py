@@ -32,12 +32,43 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many bytes there may be: ``bytes``, or ``share`` of what there was."""
+
+    bytes: int | None
+    share: float | None
+
+    def of(self, before: int) -> int:
+        """In bytes, of an input of ``before``."""
+        return int(before * self.share) if self.share is not None else self.bytes or 0
+
+
+class RoomType(click.ParamType[Room]):
+    """A size such as ``110MB`` (decimal; ``MiB`` is binary), or a share of the input's bytes below 1."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Room:
+        found = re.fullmatch(r"(\d*\.?\d+)\s*([kmg]?i?b?)", str(value).strip().lower())
+        number, unit = (float(found[1]), found[2]) if found else (0.0, "")
+        if not unit and 0 < number < 1:
+            return Room(None, number)
+        if unit not in _SIZES or number * _SIZES[unit] < 1:
+            self.fail(f"{value!r} is neither a size, such as 110MB, nor a share of the bytes, such as 0.2", param, ctx)
+        return Room(int(number * _SIZES[unit]), None)
+
+
 @dataclass(frozen=True)
 class Goal:
     """What the options ask for.
 
     ``metric`` is one of `METRICS`, ``module:callable``, or None for what suits the data's task. ``max_drop`` is in the
-    metric's own unit of loss; ``objective`` is what is made small within it. ``time_budget`` is in seconds, for the
+    metric's own unit of loss; ``objective`` is what is made small within it. ``max_bytes`` is what the output may take,
+    filled with what is good for the model. ``time_budget`` is in seconds, for the
     whole run; None searches to the end.
     """
 
@@ -47,6 +78,7 @@ class Goal:
     metric: str | None
     metric_direction: str | None
     max_drop: float | None
+    max_bytes: Room | None
     objective: str | None
     time_budget: float | None
     sensitivity: bool
@@ -63,6 +95,10 @@ class Goal:
         ]
         if self.data is None and wanting:
             raise click.UsageError(f"{' and '.join(wanting)} {'needs' if len(wanting) == 1 else 'need'} --data")
+        if self.max_bytes is not None and self.max_drop is not None:
+            raise click.UsageError(
+                "--max-bytes asks for the best of a size, --max-drop for the smallest of a quality: choose one"
+            )
         if self.metric and ":" not in self.metric and self.metric not in METRICS:
             raise UnknownName("metric", self.metric, METRICS, "(or give package.module:callable)")
         if self.metric_direction and ":" not in (self.metric or ""):
@@ -92,6 +128,10 @@ goal_options = options.gathered(
                  help="Most that may be lost on the validation split: points of accuracy or of cosine (1 is 0.01), "
                       "percent of perplexity, or in the values of your own metric. Layers that cost most get a milder "
                       "treatment; exit 3 if that is not enough. Needs --data."),
+    click.option("--max-bytes", type=RoomType(), metavar="SIZE",
+                 help="Most that the output may take, e.g. 110MB, or 0.2 of the input. Weights start as asked for; "
+                      "the room that is left goes to milder treatments where they matter most, as --calibration or "
+                      "--data shows, else the errors of the weights."),
     click.option("--objective", type=click.Choice(["bytes", "latency"]),
                  help="What to make small within --max-drop.  [default: latency with --activations, else bytes]"),
     click.option("--time-budget", type=Duration(), 

@@ -27,18 +27,22 @@ if TYPE_CHECKING:
     from .moments import Moments
 
 
+_SMALLEST_GROUP = 8  # of 4-bit values: scales for fewer take as many bytes as they do
+
+
 @dataclass(frozen=True)
 class Treatment:
     """How one weight is stored and how its layer computes.
 
     ``group`` is how many values of a row share a scale (None: all of them). ``activations`` is "float", "dynamic" for
     a linear layer that rounds its inputs to 8 bits, a scale per token, or "static" for a layer that computes on grids
-    chosen beforehand.
+    chosen beforehand. With ``half_scales`` scales of wider types are stored in bfloat16.
     """
 
     scheme: Scheme
     group: int | None
     activations: str = "float"
+    half_scales: bool = False
 
     @property
     def word(self) -> str:
@@ -57,10 +61,17 @@ class Treatment:
         if self.scheme == schemes.INT4:
             found.append(replace(self, scheme=schemes.INT4_MSE))
         if self.scheme.bits < 8:
-            found.append(Treatment(schemes.INT8, None, self.activations))
+            found.append(replace(self, scheme=schemes.INT8, group=None))
         if self.activations != "float":
             found.append(self.storage)
         return tuple(found)
+
+    @property
+    def finer(self) -> Treatment | None:
+        """The same with half as many values to a scale; None where scales would take more than the values."""
+        if self.scheme.bits >= 8 or self.group is None or self.group < 2 * _SMALLEST_GROUP:
+            return None
+        return replace(self, group=self.group // 2)
 
     def round(self, weight: torch.Tensor, name: str) -> QuantizedWeight | HalfWeight:
         """The integers and scales of ``weight`` (out, ...); raises compressed.NonFinite, which calls it ``name``."""
@@ -97,6 +108,8 @@ class Treatment:
             fault = "scales that are not finite"
         if fault:
             raise ComputekitError(f"scheme {self.scheme.name!r} is at fault: for {name} it returned {fault}")
+        if self.half_scales and isinstance(result, QuantizedWeight):
+            return result.with_half_scales()
         return result
 
     def scales(self, weights: Sequence[torch.Tensor], moments: Moments) -> torch.Tensor | None:
@@ -114,7 +127,8 @@ class Treatment:
         scheme = self.scheme
         if scheme.bits == 16:
             return 2 * info.numel
-        return compressed.stored_bytes(info.shape, info.dtype, self.group, scheme.bits, scheme.zero_points)
+        width = min(2, info.dtype.itemsize) if self.half_scales else info.dtype.itemsize
+        return compressed.stored_bytes(info.shape, width, self.group, scheme.bits, scheme.zero_points)
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,16 @@ class Decision:
     @property
     def fate(self) -> str:
         """For a person: what becomes of it."""
+        if not self.kept and self.treatment.scheme.bits == 16:
+            return f"stored in {self.treatment.scheme.name}"
         computes = "" if self.treatment.activations == "float" else f", {self.treatment.activations} activations"
         return self.kept or f"quantized{computes}"
+
+    @property
+    def grid(self) -> str:
+        """For a person: its scheme, and how many values share a scale where that is not a row."""
+        size = self.group_size
+        return self.treatment.scheme.name + (f" in groups of {size}" if size else "")
 
     @property
     def group_size(self) -> int | None:
@@ -183,8 +205,8 @@ class Request:
 
     Exclusion wins. Tensors that match ``wide`` get 8 bits. ``scheme`` is the name of a scheme, ``group_size`` None what
     suits it. ``rest`` is "bf16" or "fp16" for what is not quantized, and for the arithmetic around it; None leaves both
-    as they are. ``activations`` None is what suits the ``backend``. With the backend "auto", ``scheme`` may be empty:
-    any of those that there are.
+    as they are. ``scales`` is "bf16" where scales are stored in that. ``activations`` None is what suits the
+    ``backend``. With the backend "auto", ``scheme`` may be empty: any of those that there are.
     """
 
     scheme: str
@@ -194,6 +216,7 @@ class Request:
     exclude: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
     rest: str | None = None
+    scales: str | None = None
     backend: str = "torch"
 
     @functools.cached_property
@@ -207,13 +230,15 @@ class Request:
             raise click.UsageError(f"--activations {activations} needs 8-bit weights with one scale per row: --int8")
         if self.activations == "static" and self.rest is not None:
             raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")
-        return Treatment(scheme, group, activations)
+        return Treatment(scheme, group, activations, self.scales is not None)
 
     def check_used(self) -> None:
         """click.UsageError for options that change nothing with this scheme."""
         scheme = schemes.get(self.scheme)
         if scheme.bits == 16 and self.group_size is not None:
             raise click.UsageError(f"--group-size: {scheme.name} has no scales that values could share")
+        if scheme.bits == 16 and self.scales is not None:
+            raise click.UsageError(f"--scales: {scheme.name} has no scales")
         if scheme.bits == 16 and self.rest not in (None, scheme.name):
             raise click.UsageError(f"--rest {self.rest}: {scheme.name} is the type of all weights already")
         if scheme.bits >= 8 and self.wide:
@@ -256,6 +281,8 @@ request_options = options.gathered(
                  help="8 bits for these tensors, e.g. an embedding that is the output layer too."),
     click.option("--rest", type=click.Choice(["bf16", "fp16"]),
                  help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),
+    click.option("--scales", type=click.Choice(["bf16"]),
+                 help="Store scales in this type: two bytes instead of four in a float32 model.  [default: as it is]"),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
     section="What to store",
 )  # fmt: skip
@@ -288,7 +315,7 @@ def _decide(
     role = next((role for role in every if role in roles.WEIGHTS), every[0])
     matrix = len(info.shape) > 1 and info.numel > 0
     if _matches(names, request.wide):
-        treatment = Treatment(schemes.INT8, None, treatment.activations)
+        treatment = replace(treatment, scheme=schemes.INT8, group=None)
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"

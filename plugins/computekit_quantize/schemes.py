@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -45,6 +46,23 @@ class Scheme:
     zero_points: bool = False
     values: Literal["int", "float"] = "int"
     by_rows: bool = False
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it, for which the host refuses it; empty if nothing is."""
+        if not re.fullmatch(r"[\w.+-]+", self.name):
+            return "its name is no single word of letters, digits, dots and dashes, as --scheme takes"
+        if self.bits not in (4, 8) and self.name not in ("bf16", "fp16"):
+            return f"it has {self.bits!r} bits, and the file's format has 4 and 8"
+        if self.values not in ("int", "float"):
+            return f"its values are {self.values!r}, neither 'int' nor 'float'"
+        group = self.default_group
+        if group is not None and not (isinstance(group, int) and group > 0):
+            return f"its default_group is {group!r}, neither None nor a number of values"
+        for field in ("quantize", "calibrated", "channel_scales"):
+            if getattr(self, field) is not None and not callable(getattr(self, field)):
+                return f"its {field} is a {type(getattr(self, field)).__name__}, not a function"
+        return ""
 
     @property
     def needs_data(self) -> bool:

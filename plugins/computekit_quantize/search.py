@@ -1,11 +1,10 @@
 """The search for the smallest, or fastest, set of treatments that keeps the metric within a bound.
 
 Each weight has a ladder of treatments, from what was asked for to none at all, each milder than the one before. Layers
-are ranked by what they cost alone; the steps of all ladders are ordered by how much harm they take away for what they
-cost (bytes or seconds), as if harms added up: the greedy solution of a multiple-choice knapsack (Sinha and Zoltners
-1979, doi:10.1287/opre.27.3.503). They do not quite add up, so every set is judged by the real metric on the whole
-validation split: bisection finds how many steps are needed, and then steps that turn out not to be needed are taken
-back, the dearest first. What was asked for is judged first: where it meets the bound, there is nothing to search.
+are ranked by what they cost alone; `ladders` orders the steps by how much harm they take away for what they cost, as if
+harms added up. They do not quite, so every set is judged by the real metric on the whole validation split: bisection
+finds how many steps are needed, and then steps that turn out not to be needed are taken back, the dearest first. What
+was asked for is judged first: where it meets the bound, there is nothing to search.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import computekit
 
-from . import sensitivity
+from . import ladders, sensitivity
+from .ladders import Choice, Option, Step
 from .plan import Decision, Treatment
 from .sensitivity import Cost, Sensitivity
 
@@ -37,48 +37,12 @@ TAKEN_BACK = 32
 _NOISE = 0.03
 """Share of a layer's time below which two treatments count as equally fast."""
 
-_FREE = 1e-3
-"""Share of a layer's bytes or time below which a step counts as free."""
 _REFUSED = 1e30
 """Stands for the harm of a layer with which the metric has no value."""
 
 _UNSEEN = 1e-9
 """Harm for each unit of relative squared error of a layer with which alone the metric loses nothing: together such
 layers may lose much, so they have steps too, behind all others."""
-
-Choice = Mapping[Decision, Treatment | None]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One rung of a ladder: a treatment (None: left as it is), what it costs and how much harm it does."""
-
-    treatment: Treatment | None
-    cost: float
-    harm: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """From one rung of a weight's ladder to a milder one."""
-
-    decision: Decision
-    before: Option
-    after: Option
-
-    @property
-    def free(self) -> bool:
-        """Whether it costs next to nothing."""
-        return self.after.cost - self.before.cost <= self._least
-
-    @property
-    def worth(self) -> float:
-        """Harm taken away for each byte or second, and hardly limited where it costs none."""
-        return (self.before.harm - self.after.harm) / max(self.after.cost - self.before.cost, self._least)
-
-    @property
-    def _least(self) -> float:
-        return _FREE * max(self.before.cost, self.after.cost)
 
 
 @dataclass
@@ -138,7 +102,8 @@ class Search:
         if met or self.ranked is None:
             return
         self.times = {found.decision: found.times for found in self.ranked if found.times}
-        steps = self._steps([*self.ranked, *self._estimated(self.ranked)])
+        ranked = [*self.ranked, *self._estimated(self.ranked)]
+        steps = ladders.steps((found.decision, self._options(found)) for found in ranked)
         applied = self._fewest(everything, steps)
         if applied is not None:
             self._take_back(everything, applied)
@@ -152,13 +117,13 @@ class Search:
         failed, count, passed, stride = max(0, free - 1), max(1, free), 0, 1
         while not passed and failed < len(steps):
             count = min(count, len(steps))
-            if self._try(_after(start, steps[:count]), count):
+            if self._try(ladders.after(start, steps[:count]), count):
                 passed = count
             else:
                 failed, count, stride = count, count + stride, 2 * stride
         while passed - failed > 1:
             middle = (failed + passed) // 2
-            if self._try(_after(start, steps[:middle]), middle):
+            if self._try(ladders.after(start, steps[:middle]), middle):
                 passed = middle
             else:
                 failed = middle
@@ -174,7 +139,7 @@ class Search:
             last = [s for s in applied if s.decision == step.decision][-1]
             if step is last:
                 fewer = [s for s in applied if s is not step]
-                if self._try(_after(start, fewer), len(fewer)):
+                if self._try(ladders.after(start, fewer), len(fewer)):
                     applied = fewer
 
     def _try(self, choice: Choice, steps: int) -> bool:
@@ -217,19 +182,6 @@ class Search:
             seconds = plain
         return nbytes + seconds if self.objective == "bytes" else seconds + nbytes * 1e-15
 
-    def _steps(self, ranked: Sequence[Sensitivity]) -> list[Step]:
-        """The steps of all ladders to milder treatments: the first ones that are free, then by what they are worth."""
-        free: list[Step] = []
-        steps: list[Step] = []
-        for found in ranked:
-            at, *others = self._options(found)
-            first = True
-            while ahead := [option for option in others if option.harm < at.harm]:
-                step = max((Step(found.decision, at, option) for option in ahead), key=lambda step: step.worth)
-                (free if first and step.free else steps).append(step)
-                at, first = step.after, False
-        return free + sorted(steps, key=lambda step: -step.worth)
-
     def _estimated(self, ranked: Sequence[Sensitivity]) -> list[Sensitivity]:
         """What the weights that there was no time to rank may cost: in proportion to their relative squared error."""
         done = {found.decision for found in ranked}
@@ -261,11 +213,6 @@ class Search:
                 harm += sum(harms[1:])
             options.append(Option(treatment, self._cost(decision, treatment), harm))
         return [*options, Option(None, self._cost(decision, None), 0.0)]
-
-
-def _after(start: Choice, steps: Sequence[Step]) -> Choice:
-    """The choice after some steps up the ladders."""
-    return {**start, **{step.decision: step.after.treatment for step in steps}}
 
 
 def treated(decision: Decision, treatment: Treatment | None) -> Decision:

@@ -54,7 +54,10 @@ def write(
             decision = by_name[info.name]
             if not decision.quantized:
                 return None
-            return decision.treatment.round_stored(source, info).store(info.name) + decision.beside()
+            treatment, rounded = decision.treatment, decision.treatment.round_stored(source, info)
+            if isinstance(rounded, compressed.HalfWeight):
+                return rounded.store(info.name)
+            return rounded.store(info.name, half_scales=treatment.half_scales) + decision.beside()
 
         try:
             rewrite(source, target, transform, metadata)
@@ -68,6 +71,7 @@ def describe(decisions: list[Decision], asked: Treatment) -> dict[str, Any]:
     """The metadata ``compression`` of a file: the scheme, and how the layers of the quantized weights compute.
 
     ``activations`` is one word where all of them agree, else the word of each weight that does not compute in floats.
+    ``scales_of`` is likewise the type of the weights whose scales are narrower.
     """
     quantized = [decision for decision in decisions if decision.quantized]
     halves = {d.treatment.scheme.name for d in quantized if d.treatment.scheme.bits == 16}
@@ -76,9 +80,20 @@ def describe(decisions: list[Decision], asked: Treatment) -> dict[str, Any]:
     if any(word != asked.activations for word in words.values()):
         activations = {name: word for name, word in words.items() if word != "float"}
     about: dict[str, Any] = {"scheme": asked.scheme.name, "activations": activations}
+    narrowed = {name: dtype for d in quantized for name, dtype in _narrowed(d).items()}
+    if narrowed:
+        same = len(narrowed) == len(words) and len(set(narrowed.values())) == 1
+        about["scales_of"] = next(iter(narrowed.values())) if same else narrowed
     if halves:
         about["dtype"] = {"bf16": "bfloat16", "fp16": "float16"}[halves.pop()]
     return about
+
+
+def _narrowed(decision: Decision) -> dict[str, str]:
+    """The names of a weight whose scales are narrower than it was, with its type."""
+    treatment, dtype = decision.treatment, decision.info.dtype
+    narrower = treatment.half_scales and treatment.scheme.bits < 16 and dtype.itemsize > 2
+    return dict.fromkeys(decision.names if narrower else (), str(dtype).removeprefix("torch."))
 
 
 @contextmanager

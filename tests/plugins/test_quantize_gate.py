@@ -127,3 +127,39 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, module: nn.Module) -> None:
     assert result.exit_code == 0, result.stderr
     assert "1.weight" in result.stdout
     assert not (tmp_path / "m-int8.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "unheard"),
+    [
+        ((), ""),
+        (("--data", "digits", "--max-drop", "1"), "--data, --max-drop"),
+        (("--max-bytes", "0.3", "--calibration", "digits"), "--calibration, --max-bytes"),
+        (("--backend", "compile", "--data", "digits"), "--data, --backend"),
+    ],
+)
+def test_a_dry_run_says_what_it_leaves_out(
+    tmp_path: Path, module: nn.Module, words: tuple[str, ...], unheard: str
+) -> None:
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    words = ("--int8", str(tmp_path / "m.pt"), "--arch", "two_layers:build", *words)
+    result = CliRunner().invoke(main, ["quantize", *words, "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    assert ("a dry run shows" in result.output) == bool(unheard)
+    assert f"without {unheard}" in result.output or not unheard
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("arch", "problem"),
+    [("resnett", "did you mean"), ("two_layers:built", "two_layers"), ("mlp", "m.pt: lacks ")],
+)
+def test_an_architecture_is_checked_even_if_nothing_runs_it(
+    tmp_path: Path, module: nn.Module, words: tuple[str, ...], arch: str, problem: str
+) -> None:
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    result = CliRunner().invoke(main, ["quantize", "--int8", str(tmp_path / "m.pt"), "--arch", arch, *words])
+    assert result.exit_code == 1, result.output
+    assert problem in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "m-int8.pt").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from computekit import ComputekitError, host
 from computekit.cli import main
 from computekit.models import compressed
 from computekit.models.compressed import QuantizedWeight
-from computekit_quantize import Scheme
+from computekit_quantize import Scheme, schemes
 from computekit_quantize.plan import Treatment
 
 
@@ -68,3 +69,35 @@ def test_a_scheme_that_returns_nonsense_is_at_fault(made: Any, fault: str) -> No
     odd = Scheme("odd", "odd", 8, lambda weight, bits, group, name: made(weight))
     with pytest.raises(ComputekitError, match=f"scheme 'odd' is at fault: for w it returned {fault}"):
         Treatment(odd, None, "float").round(torch.ones(2, 3), "w")
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (Scheme("three", "3 bits", 3, _ternary), "it has 3 bits, and the file's format has 4 and 8"),
+        (Scheme("half", "16 bits", 16, _ternary), "it has 16 bits"),
+        (Scheme("two words", "a space", 4, _ternary), "its name is no single word"),
+        (Scheme("eighths", "a group of 0", 4, _ternary, 0), "its default_group is 0"),
+        (Scheme("text", "no function", 4, "round"), "its quantize is a str, not a function"),  # type: ignore[arg-type]
+        (Scheme("odd", "odd values", 8, _ternary, values="fixed"), "its values are 'fixed'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_scheme_that_no_file_can_hold_is_refused_when_it_is_registered(bad: Scheme, why: str) -> None:
+    """Its plugin is named, and what else the plugin has is as good as before."""
+    plugin = types.ModuleType("plugin")
+    good = Scheme("good", "as it should be", 4, _ternary)
+    hook = computekit.hookimpl(optionalhook=True)(lambda: [bad, good])
+    plugin.computekit_quantization_schemes = hook  # type: ignore[attr-defined]
+    registry = host.Host.of(("quantize", computekit_quantize), ("odd-one", plugin), strict=False)
+    with host.using(registry):
+        found = schemes.known()
+    assert "good" in found and bad.name not in found
+    assert set(schemes.BUILT_IN) <= set(found.values())
+    [failure] = registry.failures
+    assert failure.name == "odd-one"
+    assert f"a Scheme {bad.name!r} that cannot be used: {why}" in failure.reason
+    assert "\n" not in failure.reason
+
+
+def test_schemes_that_come_with_the_plugin_have_no_fault() -> None:
+    assert [scheme.fault for scheme in schemes.BUILT_IN] == [""] * len(schemes.BUILT_IN)

@@ -29,6 +29,9 @@ def check(hook: str, kind: type, item: object) -> None:
     name = getattr(item, "name", "-")
     if not name or not isinstance(name, str):
         raise PluginRefused(f"{hook} returned a {kind.__name__} without a name")
+    fault = getattr(item, "fault", "")  # of a kind that a plugin declares, which knows what makes it unusable
+    if fault:
+        raise PluginRefused(f"{hook} returned a {kind.__name__} {name!r} that cannot be used: {fault}")
     if isinstance(item, (Command, Step)):
         _check_verb(item)
 

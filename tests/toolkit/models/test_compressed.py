@@ -54,7 +54,7 @@ def test_what_is_stored_is_found_and_restored(
     layout = compressed.Layout(bits, zero_points)
     assert compressed.find(stored) == {"layer.weight": layout}
     assert list(stored) == layout.parts("layer.weight")
-    expected = compressed.stored_bytes(weight.shape, weight.dtype, group, bits, zero_points)
+    expected = compressed.stored_bytes(weight.shape, weight.itemsize, group, bits, zero_points)
     assert sum(t.nbytes for t in stored.values()) == expected
     fresh = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in stored.items()}  # strides of a file
     back = compressed.QuantizedWeight.restore("layer.weight", fresh.__getitem__, layout)
@@ -67,7 +67,7 @@ def test_float8_keeps_three_bits_of_every_value_that_is_not_tiny(weight: torch.T
     packed = compressed.quantize_float8(weight, group)
     stored = dict(packed.store("w"))
     assert compressed.find(stored) == {"w": compressed.Layout(8)}
-    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.dtype, group)
+    assert sum(t.nbytes for t in stored.values()) == compressed.stored_bytes(weight.shape, weight.itemsize, group)
     scale = packed.scale.double().repeat_interleave(compressed.group_size(weight[0].numel(), group), 1)
     step = scale[:, : weight[0].numel()].reshape(weight.shape) * 2**-9  # between the smallest values of the type
     error = (packed.dequantize().double() - weight.double()).abs()

@@ -11,8 +11,9 @@ A layer with 8-bit weights that rounds its activations to fixed grids has ``inpu
 where layers are fused, ``output_scale`` and ``output_zero_point`` beside its weight, of one value each.
 
 ``columns`` is the product of all sizes but the first; each row is cut into ``groups`` groups of equal size (the last
-may be shorter) that share a scale and a zero point. The dtype of the scale is the dtype of the weight that was
-compressed, and of the weight that comes back: ``weight = (value - zero point) * scale``.
+may be shorter) that share a scale and a zero point: ``weight = (value - zero point) * scale``. The dtype of the scale
+is the dtype of the weight that was compressed, and of the weight that comes back. Scales of float32 may be stored in
+bfloat16; then ``scales_of`` in the metadata ``compression`` of the file says what they were, as one word or by weight.
 
 Eight values share an int32, the first in the lowest four bits, each with 8 added: the "pack-quantized" format of
 compressed-tensors (github.com/vllm-project/compressed-tensors). 8 bits are its "int-quantized" or "float-quantized".
@@ -87,11 +88,25 @@ class QuantizedWeight:
         """The weight in floating point, shape of ``values``, dtype of ``scale``."""
         return dequantize(self.values, self.scale, self.zero_point)
 
-    def store(self, name: str) -> list[tuple[str, torch.Tensor]]:
-        """The plain tensors that stand for the weight called ``name`` in a file, by name."""
+    def with_half_scales(self) -> QuantizedWeight:
+        """The same with scales that bfloat16 holds, in the dtype that they have.
+
+        With the integers as they are, each value changes by at most 2^-9 of itself: in 4 bits, a 64th of a step.
+        """
         import torch
 
-        tensors = [self.values if self.bits == 8 else pack(self.values), self.scale]
+        return replace(self, scale=self.scale.to(torch.bfloat16).to(self.scale.dtype))
+
+    def store(self, name: str, *, half_scales: bool = False) -> list[tuple[str, torch.Tensor]]:
+        """The plain tensors that stand for the weight called ``name`` in a file, by name.
+
+        ``half_scales``: those of `with_half_scales`, in two bytes.
+        """
+        import torch
+
+        narrow = half_scales and self.scale.dtype.itemsize > 2
+        scale = self.scale.to(torch.bfloat16) if narrow else self.scale
+        tensors = [self.values if self.bits == 8 else pack(self.values), scale]
         if self.bits == 4:
             tensors.append(torch.tensor(self.values.shape, dtype=torch.int64))
         if self.zero_point is not None:
@@ -157,14 +172,14 @@ def grid_parts(name: str) -> list[str]:
 
 
 def stored_bytes(
-    shape: tuple[int, ...], dtype: torch.dtype, group: int | None = None, bits: int = 8, zero_points: bool = False
+    shape: tuple[int, ...], scale_bytes: int, group: int | None = None, bits: int = 8, zero_points: bool = False
 ) -> int:
-    """Bytes of the plain tensors that stand for a weight of ``shape`` and ``dtype``."""
+    """Bytes of the plain tensors that stand for a weight of ``shape`` with scales of ``scale_bytes`` each."""
     rows, columns = shape[0], math.prod(shape[1:])
     groups = -(-columns // group_size(columns, group))
     values = rows * columns if bits == 8 else rows * -(-columns // 8) * 4 + 8 * len(shape)
     zeros = 0 if not zero_points else rows * groups if bits == 8 else -(-rows // 8) * 4 * groups
-    return values + zeros + rows * groups * dtype.itemsize
+    return values + zeros + rows * groups * scale_bytes
 
 
 def group_size(columns: int, wanted: int | None) -> int:

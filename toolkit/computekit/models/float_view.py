@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import FileProblem
@@ -44,7 +45,8 @@ class FloatView(ModelFile):
 
     def quantized(self, name: str) -> QuantizedWeight:
         """One of ``weights`` as integers and scales."""
-        return QuantizedWeight.restore(name, self.source.load, self.weights[name])
+        found = QuantizedWeight.restore(name, self.source.load, self.weights[name])
+        return replace(found, scale=found.scale.to(self._dtype(name)))
 
     def grids(self, name: str) -> dict[str, torch.Tensor]:
         """The grids of the activations of the layer whose weight is ``name``, by the names of its buffers.
@@ -74,8 +76,22 @@ class FloatView(ModelFile):
                 raise FileProblem(self.path, problem, "the file is damaged")
         if self.weights[name].zero_points:
             self._check_zero_points(name)
-        dtype = self.source.tensors[f"{name}_scale"].dtype
+        dtype = self._dtype(name)
         return TensorInfo(name, shape, dtype, math.prod(shape) * dtype.itemsize, info.storage)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        """The type of the weight ``name``: that of its scales, unless those were narrowed: see `compressed`."""
+        import torch
+
+        compression = self.source.metadata.get("compression")
+        before = compression.get("scales_of") if isinstance(compression, dict) else None
+        if isinstance(before, dict):
+            before = before.get(name)
+        if before is None:
+            return self.source.tensors[f"{name}_scale"].dtype
+        if before not in ("float32", "float64"):
+            raise FileProblem(self.path, f"wants scales of {before!r} for {name!r}", "the file is damaged")
+        return torch.float32 if before == "float32" else torch.float64
 
     def _check_zero_points(self, name: str) -> None:
         """Raise FileProblem unless each group of the weight ``name`` has a zero point."""
