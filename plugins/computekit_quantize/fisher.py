@@ -99,7 +99,7 @@ def _watch(name: str, parameter: nn.Parameter, found: dict[str, Information]) ->
             found[name] = Information(rows, columns)
 
     parameter.requires_grad_(True)
-    return parameter.register_post_accumulate_grad_hook(add)
+    return parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
 
 
 def _of_own_outputs(output: Any, task: str, generator: torch.Generator) -> Tensor:

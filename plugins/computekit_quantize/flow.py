@@ -102,7 +102,7 @@ def _check_arch(job: Job) -> None:
 
 
 def _show_plan(run: computekit.StepRun, job: Job, source: ModelFile) -> None:
-    """What the options make of each tensor, as the file's header alone tells; a note says which options that leaves
+    """What the options make of each tensor, as the file's header alone tells, and which options that leaves
     out."""
     run.writes_nothing()
     request, goal = job.request, job.goal
@@ -123,7 +123,7 @@ def _show_plan(run: computekit.StepRun, job: Job, source: ModelFile) -> None:
     }
     unheard = [name for name, value in given.items() if value]
     if unheard:
-        run.note(f"a dry run shows what is asked for before anything is run or chosen: without {', '.join(unheard)}")
+        run.say(f"a dry run shows what is asked for before anything is run or chosen: without {', '.join(unheard)}")
 
 
 def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) -> tuple[Prepared, ModelFile]:

@@ -36,7 +36,7 @@ class Treatment:
 
     ``group`` is how many values of a row share a scale (None: all of them). ``activations`` is "float", "dynamic" for
     a linear layer that rounds its inputs to 8 bits, a scale per token, or "static" for a layer that computes on grids
-    chosen beforehand. With ``half_scales`` scales of wider types are stored in bfloat16.
+    chosen beforehand. With ``half_scales`` the scales of groups are stored in bfloat16; those of rows are few.
     """
 
     scheme: Scheme
@@ -108,9 +108,13 @@ class Treatment:
             fault = "scales that are not finite"
         if fault:
             raise ComputekitError(f"scheme {self.scheme.name!r} is at fault: for {name} it returned {fault}")
-        if self.half_scales and isinstance(result, QuantizedWeight):
+        if self.narrows(weight.dtype) and isinstance(result, QuantizedWeight):
             return result.with_half_scales()
         return result
+
+    def narrows(self, dtype: torch.dtype) -> bool:
+        """Whether the scales of a weight of ``dtype`` are stored in a narrower type."""
+        return self.half_scales and self.group is not None and self.scheme.bits < 16 and dtype.itemsize > 2
 
     def scales(self, weights: Sequence[torch.Tensor], moments: Moments) -> torch.Tensor | None:
         """What the scheme wants the ``weights`` (out, columns), which read the same inputs, to be multiplied by."""
@@ -127,7 +131,7 @@ class Treatment:
         scheme = self.scheme
         if scheme.bits == 16:
             return 2 * info.numel
-        width = min(2, info.dtype.itemsize) if self.half_scales else info.dtype.itemsize
+        width = 2 if self.narrows(info.dtype) else info.dtype.itemsize
         return compressed.stored_bytes(info.shape, width, self.group, scheme.bits, scheme.zero_points)
 
 
@@ -230,6 +234,8 @@ class Request:
             raise click.UsageError(f"--activations {activations} needs 8-bit weights with one scale per row: --int8")
         if self.activations == "static" and self.rest is not None:
             raise click.UsageError("--rest does not go with --activations static, whose layers take and give float32")
+        if self.scales is not None and group is None:
+            raise click.UsageError(f"--scales: {scheme.name} has no groups whose scales would take room")
         return Treatment(scheme, group, activations, self.scales is not None)
 
     def check_used(self) -> None:
@@ -237,8 +243,6 @@ class Request:
         scheme = schemes.get(self.scheme)
         if scheme.bits == 16 and self.group_size is not None:
             raise click.UsageError(f"--group-size: {scheme.name} has no scales that values could share")
-        if scheme.bits == 16 and self.scales is not None:
-            raise click.UsageError(f"--scales: {scheme.name} has no scales")
         if scheme.bits == 16 and self.rest not in (None, scheme.name):
             raise click.UsageError(f"--rest {self.rest}: {scheme.name} is the type of all weights already")
         if scheme.bits >= 8 and self.wide:
@@ -282,7 +286,8 @@ request_options = options.gathered(
     click.option("--rest", type=click.Choice(["bf16", "fp16"]),
                  help="Store what is not quantized in this type, and compute in it.  [default: as it is]"),
     click.option("--scales", type=click.Choice(["bf16"]),
-                 help="Store scales in this type: two bytes instead of four in a float32 model.  [default: as it is]"),
+                 help="Store the scales of groups in this type: two bytes instead of four in a float32 model.  "
+                      "[default: the type of the weights]"),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these tensors as they are."),
     section="What to store",
 )  # fmt: skip

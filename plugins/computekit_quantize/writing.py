@@ -54,10 +54,11 @@ def write(
             decision = by_name[info.name]
             if not decision.quantized:
                 return None
-            treatment, rounded = decision.treatment, decision.treatment.round_stored(source, info)
+            rounded = decision.treatment.round_stored(source, info)
             if isinstance(rounded, compressed.HalfWeight):
                 return rounded.store(info.name)
-            return rounded.store(info.name, half_scales=treatment.half_scales) + decision.beside()
+            half_scales = decision.treatment.narrows(info.dtype)
+            return rounded.store(info.name, half_scales=half_scales) + decision.beside()
 
         try:
             rewrite(source, target, transform, metadata)
@@ -91,9 +92,8 @@ def describe(decisions: list[Decision], asked: Treatment) -> dict[str, Any]:
 
 def _narrowed(decision: Decision) -> dict[str, str]:
     """The names of a weight whose scales are narrower than it was, with its type."""
-    treatment, dtype = decision.treatment, decision.info.dtype
-    narrower = treatment.half_scales and treatment.scheme.bits < 16 and dtype.itemsize > 2
-    return dict.fromkeys(decision.names if narrower else (), str(dtype).removeprefix("torch."))
+    dtype = decision.info.dtype
+    return dict.fromkeys(decision.names if decision.treatment.narrows(dtype) else (), str(dtype).removeprefix("torch."))
 
 
 @contextmanager

@@ -74,8 +74,9 @@ def test_more_room_is_never_worse(model: Path) -> None:
     original = network().state_dict()
     for share in ("0.2", "0.24", "0.3", "0.5"):
         assert quantize(model, "--int4", "--max-bytes", share).exit_code == 0
-        state = computekit.load_into(network(), "q.pt")
-        errors.append(sum((state.get_parameter(n) - t).square().sum() / t.square().sum() for n, t in original.items()))
+        module = computekit.load_into(network(), "q.pt")
+        weights = {f"{number}.weight": module[number].weight for number in (1, 3, 5)}
+        errors.append(sum((t - original[n]).square().sum() / original[n].square().sum() for n, t in weights.items()))
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < errors[0] / 4
 
@@ -136,7 +137,7 @@ def test_data_shows_which_layer_matters(model: Path) -> None:
     assert record["details"]["budget"]["ranked_by"] == "Fisher information of 32 samples"
     harm = record["details"]["budget"]["harm"]
     assert harm["3.weight"] < harm["5.weight"]
-    assert bits()["5.weight"] != 4
+    assert bits().get("5.weight") != 4
 
 
 def test_the_same_bytes_each_time(model: Path) -> None:

@@ -36,7 +36,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_file(weights(), "m.safetensors")
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4", "int4-mse", "int4-asym", "hqq", "fp8"])
+@pytest.mark.parametrize("scheme", ["int4", "int4-mse", "int4-asym", "hqq"])
 def test_weights_come_back_in_their_type_and_nearly_as_with_wide_scales(scheme: str) -> None:
     run("quantize", "--scheme", scheme, "m.safetensors", "-o", "wide.safetensors")
     run("quantize", "--scheme", scheme, "m.safetensors", "--scales", "bf16", "-o", "half.safetensors")
@@ -46,13 +46,13 @@ def test_weights_come_back_in_their_type_and_nearly_as_with_wide_scales(scheme: 
     for name, weight in weights().items():
         assert half.tensors[name].dtype == half.load(name).dtype == torch.float32
         errors = [(view.load(name) - weight).square().mean() for view in (wide, half)]
-        assert errors[1] < 1.03 * errors[0]
+        assert errors[1] < 1.01 * errors[0]
     saved = sum(t.nbytes for t in load_file("wide.safetensors").values()) - sum(t.nbytes for t in stored.values())
     assert saved == sum(t.nbytes for name, t in stored.items() if name.endswith("_scale"))
 
 
 def test_what_is_planned_is_what_is_written() -> None:
-    for scheme in ("int8", "int4", "hqq"):
+    for scheme in ("int4", "hqq"):
         run("quantize", "--scheme", scheme, "m.safetensors", "--scales", "bf16", "-o", "half.safetensors")
         decisions = plan.make(open_model("m.safetensors"), plan.Request(scheme, scales="bf16"))
         expected = sum(decision.bytes_after for decision in decisions)
@@ -96,10 +96,18 @@ def test_a_damaged_type_is_said() -> None:
     assert "wants scales of 'float3' for 'w.weight'; the file is damaged" in result.stderr
 
 
-@pytest.mark.parametrize(("words", "status"), [(("--scheme", "bf16", "--scales", "bf16"), 2), (("--scales", "x"), 2)])
-def test_scales_that_are_none_are_refused(words: tuple[str, ...], status: int) -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--scheme", "bf16", "--scales", "bf16"), "bf16 has no groups"),
+        (("--int8", "--scales", "bf16"), "int8 has no groups"),
+        (("--int4", "--scales", "x"), "'x' is not"),
+    ],
+)
+def test_scales_that_are_none_are_refused(words: tuple[str, ...], problem: str) -> None:
     result = CliRunner().invoke(main, ["quantize", *words, "m.safetensors"])
-    assert result.exit_code == status
+    assert result.exit_code == 2
+    assert problem in result.stderr
 
 
 def test_the_record_has_no_more_quantized_than_weights() -> None:

@@ -100,12 +100,11 @@ class QuantizedWeight:
     def store(self, name: str, *, half_scales: bool = False) -> list[tuple[str, torch.Tensor]]:
         """The plain tensors that stand for the weight called ``name`` in a file, by name.
 
-        ``half_scales``: those of `with_half_scales`, in two bytes.
+        ``half_scales``: those of `with_half_scales`, in two bytes each.
         """
         import torch
 
-        narrow = half_scales and self.scale.dtype.itemsize > 2
-        scale = self.scale.to(torch.bfloat16) if narrow else self.scale
+        scale = self.scale.to(torch.bfloat16) if half_scales else self.scale
         tensors = [self.values if self.bits == 8 else pack(self.values), scale]
         if self.bits == 4:
             tensors.append(torch.tensor(self.values.shape, dtype=torch.int64))
