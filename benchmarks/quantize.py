@@ -2,6 +2,7 @@
 
     python benchmarks/quantize.py --json rows.json --encoder FOLDER     # a BERT-like Hugging Face folder, e.g. MiniLM
     python benchmarks/quantize.py --json rows.json --quick              # random weights, few rounds, nothing compiled
+    python benchmarks/quantize.py --json rows.json --threads all --models encoder --batch 1
     python benchmarks/quantize.py --json rows.json --decoder FOLDER     # and what quantize_llm.py measures
 
 Models: an encoder of MiniLM's shape at batch 32 and 1, and a residual network that is trained on mnist5k (digits
@@ -65,15 +66,18 @@ def quantized(model: Path, target: Path, words: list[str]) -> int:
     return sum(files.size_bytes(path) for path in written)
 
 
-def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data: list[str], quick: bool) -> None:
+def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data: str, quick: bool) -> None:
     """Quantize with every backend, load what was written, and add it to the field."""
+    calibration = ["--calibration", data, "--calibration-samples", "64"]
+    if data.endswith(".txt"):
+        calibration += ["--window", str(TOKENS)]
     for number, (name, line) in enumerate(OURS):
         words = [*line.split(), "--threads", str(torch.get_num_threads())]
         if "static" in line:
-            words += ["--calibration", data[0], "--calibration-samples", "64"]
+            words += calibration
         if name == "auto":
-            words += ["--calibration", data[0], "--race-batch", str(len(subject.inputs[0]))]
-            words += [] if subject.tokens else ["--data", data[0], "--max-drop", "0.2"]
+            words += [*calibration, "--race-batch", str(len(subject.inputs[0]))]
+            words += [] if subject.tokens else ["--data", data, "--max-drop", "0.2"]
             words += ["--race-seconds", "1", "--race-without", "compile"] if quick else []
         elif quick and name.startswith("compile"):
             continue
@@ -159,19 +163,23 @@ def texts(folder: Path, count: int, vocabulary: int) -> Tensor:
 
 
 def encoder(folder: Path | None, work: Path) -> tuple[Path, str]:
-    """The folder (of MiniLM's shape, random, where none is given), and a text to calibrate on."""
+    """The folder and a text to calibrate on; where none is given, random ones of MiniLM's shape: weights and tokens."""
     import pydoc_data.topics
 
-    text = work / "topics.txt"
-    text.write_text("\n\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
-    if folder is None:
-        import transformers
+    import numpy
+    import transformers
 
-        folder = work / "encoder"
-        shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-        torch.manual_seed(0)
-        transformers.BertModel(transformers.BertConfig(**shape)).save_pretrained(folder)
-    return folder, str(text)
+    if folder is not None:
+        text = work / "topics.txt"
+        text.write_text("\n\n".join(pydoc_data.topics.topics.values()), encoding="utf-8")
+        return folder, str(text)
+    folder, tokens = work / "encoder", work / "tokens.npz"
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**shape)
+    transformers.BertModel(config).save_pretrained(folder)
+    numpy.savez(tokens, inputs=texts(folder, 128, config.vocab_size).numpy())
+    return folder, str(tokens)
 
 
 def network(work: Path, quick: bool) -> tuple[Path, str]:
@@ -222,15 +230,17 @@ def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
     clock = ("cpu", time.process_time) if torch.get_num_threads() == 1 else ("wall", time.perf_counter)
     jobs: list[tuple[str, Path, str, int]] = []
     if "encoder" in arguments.models:
-        jobs += [("encoder", *encoder(arguments.encoder, work), batch) for batch in ([8] if quick else [32, 1])]
+        batches = [arguments.batch] if arguments.batch else [8] if quick else [32, 1]
+        found = encoder(arguments.encoder, work)
+        jobs += [("encoder", *found, batch) for batch in batches]
     if "cnn" in arguments.models:
-        jobs.append(("cnn", *network(work, quick), 100))
+        jobs.append(("cnn", *network(work, quick), arguments.batch or 100))
     for kind, model, data, batch in jobs:
         subject = of_encoder(model, data, batch) if kind == "encoder" else of_network(model, data, batch)
         size = saved_bytes(subject.module)
         field = Field([Candidate("fp32 eager", "torch", caller(embedder(subject.module, subject)), size)])
         field.gather(subject, compiling=not quick)
-        of_computekit(field, model, subject, work, [data], quick)
+        of_computekit(field, model, subject, work, data, quick)
         found = compare(field, subject, 6 if quick else arguments.rounds, clock[1])
         if kind == "cnn":
             accuracies(field, data, batch, found)
@@ -262,7 +272,8 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="a Hugging Face folder; default: random weights of MiniLM's shape")
     parser.add_argument("--decoder", type=Path, help="a folder for quantize_llm.py, whose rows are added")
     parser.add_argument("--models", default="encoder,cnn", help="encoder, cnn or both")
-    parser.add_argument("--threads", type=int, help="only this many; default: 1 and all")
+    parser.add_argument("--batch", type=int, help="samples in a call; default: 32 and 1 (encoder), 100 (cnn)")
+    parser.add_argument("--threads", help="only this many, or 'all'; default: 1 and all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="batch 8, 6 rounds, 1 thread, nothing compiled")
     parser.add_argument("--json", type=Path, help="write the rows here")
@@ -271,7 +282,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         if arguments.threads is not None or arguments.quick:
-            torch.set_num_threads(arguments.threads or 1)
+            every = os.cpu_count() or 1
+            torch.set_num_threads(every if arguments.threads == "all" else int(arguments.threads or 1))
             rows = measure(arguments, Path(folder))
         else:
             for threads in dict.fromkeys((1, os.cpu_count() or 1)):

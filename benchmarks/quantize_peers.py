@@ -176,6 +176,8 @@ def pt2e(subject: Subject, compiling: bool) -> Iterator[Candidate]:
 
     for dynamic in (False, True) if subject.tokens else (False,):
         exported = torch.export.export(Flat(subject.module).eval(), subject.inputs).module()
+        exported.graph.eliminate_dead_code()  # a pooler that nobody reads: the quantizer looks for what does
+        exported.recompile()
         quantizer = x86.X86InductorQuantizer()
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(is_dynamic=dynamic))
         prepared = prepare_pt2e(exported, quantizer)

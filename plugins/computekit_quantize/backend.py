@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ class Export:
     ``module`` is the original in float32, in eval mode on the CPU; ``example`` (2, ...) goes into it. ``calibration``
     (N, ...) are real samples, None where there are none. ``bits`` are those of the weights, ``activations`` how layers
     compute ("float", "dynamic", "static"), and ``half`` "bf16" or "fp16" where what stays in floats computes in that.
+    ``floats`` are the paths in ``module`` of layers that are not to be quantized.
     """
 
     module: nn.Module
@@ -36,6 +38,7 @@ class Export:
     bits: int
     activations: str
     half: str | None
+    floats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class Backend:
 
     ``extra`` is the extra of computekit that it needs, and ``packages`` the modules of it that must be there.
     ``activations`` are the ways in which its layers can compute, the fastest first; "static" needs calibration data.
-    ``bits`` are those that its weights may have.
+    ``bits`` are those that its weights may have. ``endings`` are what the names of its files end with: where others
+    have such names, that is found before the work. ``partial`` says that its programs leave the layers in floats that
+    ``job.floats`` names.
     """
 
     name: str
@@ -60,6 +65,8 @@ class Backend:
     packages: Sequence[str] = ()
     activations: Sequence[str] = ("static", "dynamic", "float")
     bits: Sequence[int] = (4, 8, 16)
+    endings: Sequence[str] = ()
+    partial: bool = False
 
     @property
     def missing(self) -> str:
@@ -72,6 +79,19 @@ class Backend:
         """Raise MissingExtra if a package is not installed."""
         if self.missing:
             raise MissingExtra(self.missing, self.extra, f"--backend {self.name}")
+
+    @contextmanager
+    def answerable(self) -> Iterator[None]:
+        """Whatever breaks in it becomes a ComputekitError, of one line."""
+        try:
+            yield
+        except (ComputekitError, click.ClickException):
+            raise
+        except Exception as error:  # anybody's code, which may fail in any way
+            line = (str(error).splitlines() or [""])[0][:200]
+            raise ComputekitError(
+                f"--backend {self.name} cannot run the result: {type(error).__name__}: {line}"
+            ) from error
 
     def way(self, activations: str | None, bits: int, calibrated: bool) -> str:
         """How its layers shall compute: as asked, else the fastest way that needs no more than there is.

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import computekit
-from computekit import ComputekitError
+from computekit import ComputekitError, files
 
 from . import activations, plan, writing
-from .backend import Backend, Export
+from .backend import AUTO, Backend, Export
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from computekit import ModelFile
 
     from .flow import Job
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """``request`` says what is stored, ``activations`` how the layers of the ``backend`` compute."""
+    """``request`` says what is stored, ``activations`` how the layers of the ``backend`` compute.
+
+    ``floats`` are the paths of layers that its program does not quantize.
+    """
 
     backend: Backend
     request: Request
     activations: str
+    floats: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -33,7 +39,9 @@ class Candidate:
         words = [self.backend.name, self.request.scheme]
         if self.activations != "float":
             words.append(self.activations)
-        return " ".join(words) + (f", {self.request.rest} around" if self.request.rest else "")
+        around = f", {self.request.rest} around" if self.request.rest else ""
+        left_out = f", {len(self.floats)} {'layer' if len(self.floats) == 1 else 'layers'} not" if self.floats else ""
+        return " ".join(words) + around + left_out
 
 
 @dataclass(frozen=True)
@@ -86,10 +94,26 @@ def decide(run: computekit.StepRun, job: Job, source: ModelFile, candidate: Cand
     return decisions
 
 
+def output(run: computekit.StepRun, job: Job, source: ModelFile) -> Path:
+    """Where the model file goes."""
+    return run.output(source.beside(job.request.scheme or AUTO))
+
+
+def check_place(run: computekit.StepRun, job: Job, source: ModelFile, backend: Backend) -> None:
+    """FileProblem if the program of a backend would take the place of a file that is not the old output's."""
+    if backend.endings and not job.model.is_dir():
+        from . import programs
+
+        target = output(run, job, source)
+        names = [f"{target.stem}{ending}" for ending in backend.endings]
+        files.check_companions(target, [name for name in names if name != target.name], programs.belonging(target))
+
+
 def prepare(
-    run: computekit.StepRun, job: Job, candidate: Candidate, decisions: list[Decision], folder: Path, stem: str
+    run: computekit.StepRun, job: Job, source: ModelFile, candidate: Candidate, decisions: list[Decision], folder: Path
 ) -> Prepared:
-    """Export the model of ``job`` where the backend does; programs go to ``folder``, called ``stem`` and an ending.
+    """Export the model of ``job`` where the backend does. The files of a program go to ``folder``, called as the output
+    file, or ``model`` if that is a folder, and an ending.
 
     Raises:
         ComputekitError: the model's code cannot be exported.
@@ -99,9 +123,17 @@ def prepare(
         return Prepared(candidate, decisions, None if backend.name == "torch" else {"name": backend.name}, [])
     from . import programs
 
+    stem = "model" if job.model.is_dir() else output(run, job, source).stem
     about = backend.export(_export(job, candidate), folder / stem)
     written = sorted(folder.iterdir())
     return Prepared(candidate, decisions, programs.describe(backend, about, written), written)
+
+
+def loaded(run: computekit.StepRun, job: Job, source: ModelFile, prepared: Prepared, target: Path) -> nn.Module:
+    """Write the files to ``target``, called like the model of the job, and load them as a user would."""
+    prepared.write(run, source, target)
+    module, _, _ = computekit.load_module(target, job.arch, trust_pickle=job.trust_pickle)
+    return module.to(run.device)
 
 
 def _export(job: Job, candidate: Candidate) -> Export:
@@ -115,4 +147,4 @@ def _export(job: Job, candidate: Candidate) -> Export:
     example = samples.example(job, module, arch, 2)
     scheme = candidate.request.treatment.scheme
     half = scheme.name if scheme.bits == 16 else candidate.request.rest
-    return Export(module, example, calibration, scheme.bits, candidate.activations, half)
+    return Export(module, example, calibration, scheme.bits, candidate.activations, half, candidate.floats)

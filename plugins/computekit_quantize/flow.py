@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,16 +83,16 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
     if job.dry_run:
         _show_plan(run, job, source)
         return 0
-    check_rewritable(source, run.output(source.beside(job.request.scheme or AUTO)))
+    check_rewritable(source, candidates.output(run, job, source))
     with tempfile.TemporaryDirectory() as scratch:
         weights = source
         if job.request.backend == AUTO:
             if job.tuning.epochs:
                 raise click.UsageError("--qat-epochs tunes for one backend: name it instead of auto")
-            prepared = race.run(run, job, source, deadline, Path(scratch), _stem(run, job, source))
+            prepared = race.run(run, job, source, deadline, Path(scratch))
         else:
             prepared, weights = _asked(run, job, source, Path(scratch))
-        return _write(run, job, source, weights, prepared, deadline)
+        return _write(run, job, source, weights, prepared, deadline, Path(scratch))
 
 
 def _check_arch(job: Job) -> None:
@@ -131,6 +132,7 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
     chosen = backend.get(job.request.backend)
     chosen.check_present()
     candidate = candidates.make(chosen, job.request, bool(job.calibration.data or job.goal.data))
+    candidates.check_place(run, job, source, chosen)
     job = replace(job, request=candidate.request)
     treatment = candidate.request.treatment
     static = treatment.activations == "static"
@@ -146,7 +148,7 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
             who = treatment.scheme.name if treatment.scheme.bits == 16 else f"--backend {chosen.name}"
             raise click.UsageError(f"--max-bytes gives layers milder treatments, and {who} has one for all")
         decisions = budget.fill(run, job, source, decisions)
-    stem, weights = _stem(run, job, source), source
+    weights = source
     if job.tuning.epochs:
         if static:
             decisions = activations.calibrated(run, job, source, decisions)
@@ -158,28 +160,40 @@ def _asked(run: computekit.StepRun, job: Job, source: ModelFile, scratch: Path) 
         decisions = activations.calibrated(run, job, weights, decisions)
     folder = scratch / "program"
     folder.mkdir()
-    return candidates.prepare(run, job, candidate, decisions, folder, stem), weights
+    return candidates.prepare(run, job, source, candidate, decisions, folder), weights
 
 
 def _write(
-    run: computekit.StepRun, job: Job, source: ModelFile, weights: ModelFile, prepared: Prepared, deadline: Deadline
+    run: computekit.StepRun,
+    job: Job,
+    source: ModelFile,
+    weights: ModelFile,
+    prepared: Prepared,
+    deadline: Deadline,
+    scratch: Path,
 ) -> int:
     """Choose what stays as it is, write the file and fill the record; returns the exit status."""
-    request = prepared.candidate.request
+    request, asked = prepared.candidate.request, job.request.backend != AUTO
     trial = None
-    _check_apart(run.output(source.beside(job.request.scheme or AUTO)), prepared)
-    if job.goal.sensitivity and (prepared.files or job.request.backend == AUTO):
+    output = candidates.output(run, job, source)
+    _check_apart(output, prepared)
+    if job.goal.sensitivity and (prepared.files or not asked):
         raise click.UsageError("--sensitivity looks into the layers of a module: --backend torch or compile")
     if job.goal.data is not None:
         trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
-        if not prepared.files and job.request.backend != AUTO:
+        if asked and prepared.files:
+            prepared = trial.milder(job, prepared, scratch)
+        elif asked:
             objective = job.goal.objective_for(request.treatment.activations)
             prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
-    with run.writing(source.beside(job.request.scheme or AUTO), companions=bool(prepared.files)) as target:
+    with run.writing(output, companions=_companions(job, output, prepared)) as target:
         prepared.write(run, weights, target)
         size = _check_smaller(job, target)
-        if trial is not None:
-            trial.check(target)
+        with nullcontext() if prepared.runtime is None else prepared.candidate.backend.answerable():
+            if trial is not None:
+                trial.check(target)
+            elif asked and prepared.runtime is not None:
+                _check_runs(run, job, prepared, target)
     decisions = prepared.decisions
     _put_sizes(run, job, source, decisions, size)
     if prepared.runtime is not None:
@@ -187,17 +201,37 @@ def _write(
     if prepared.files:
         names = ", ".join(path.name for path in prepared.files)
         run.put("program_bytes", prepared.file_bytes, "B", method=f"bytes of {names}, which runs the model")
+    if prepared.candidate.floats:
+        run.details["floats"] = list(prepared.candidate.floats)
+        run.note(f"the program computes in floats: {', '.join(prepared.candidate.floats)}")
     _put_coverage(run, Coverage(decisions))
     device_types.note(run, request.treatment)
     status = trial.status() if trial is not None else 0
     return MISSED if prepared.missed else status
 
 
-def _stem(run: computekit.StepRun, job: Job, source: ModelFile) -> str:
-    """What the files of a program are called, without their endings: as the model file, or ``model`` in a folder."""
+def _companions(job: Job, output: Path, prepared: Prepared) -> set[str] | None:
+    """Names of the files beside the output that make way for the new ones; None where neither has any."""
     if job.model.is_dir():
-        return "model"
-    return run.output(source.beside(job.request.scheme or AUTO)).stem
+        return None
+    from . import programs
+
+    old = programs.belonging(output) if output.exists() else set()
+    return old if old or prepared.files else None
+
+
+def _check_runs(run: computekit.StepRun, job: Job, prepared: Prepared, target: Path) -> None:
+    """Run the written file once, where its code and its inputs are known: a backend that breaks must not go unseen."""
+    from . import samples
+
+    try:
+        original, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+        inputs = samples.example(job, original, arch, 2)
+    except ComputekitError as error:
+        run.note(f"whether {prepared.candidate.backend.name} runs the file was not tried: {error}")
+        return
+    module, _, _ = computekit.load_module(target, job.arch, trust_pickle=job.trust_pickle)
+    samples.call(module.to(run.device), inputs.to(run.device))
 
 
 def _open(job: Job) -> ModelFile:

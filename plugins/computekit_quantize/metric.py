@@ -82,7 +82,7 @@ class Metric(ABC):
         from computekit.datasets import Split
 
         whole = self.data.test if split == "test" else self.data.validation
-        index = _spread(len(whole), count)
+        index = spread(len(whole), count)
         return Split(whole.inputs[index], whole.targets[index])
 
 
@@ -121,31 +121,35 @@ class OfTask(Metric):
 class Cosine(Metric):
     """Mean cosine of the outputs to those of ``original`` for the same inputs; targets are not looked at.
 
-    Outputs are logits (for text, of each token), or else the mean over tokens of the last hidden state.
+    Outputs are logits (for text, of each token), or else the mean over tokens of the last hidden state: what users of
+    an encoder take from it. ``original`` must stay as it is.
     """
 
     key, unit = "cosine", "points of cosine"
+    compared = "the outputs"
 
     def __init__(self, data: Data, device: torch.device, batch_size: int, original: nn.Module) -> None:
         super().__init__(data, device, batch_size)
+        self.original = original
         one = self._outputs(original, data.validation.inputs[:1], "the original model")
         self.room = max(1, _REFERENCE_BYTES // (one.numel() * one.element_size()))
-        self.references = {split: self._all_outputs(original, split, "the original model") for split in _SPLITS}
+        self._references: dict[SplitName, Tensor] = {}
 
     def score(self, module: nn.Module, split: SplitName, samples: int | None = None, name: str = "the model") -> Score:
         import torch
 
         from computekit import statistics
 
-        reference = self.references[split]
-        index = _spread(len(reference), samples)
+        if split not in self._references:
+            self._references[split] = self._all_outputs(self.original, split, "the original model")
+        reference = self._references[split]
+        index = spread(len(reference), samples)
         outputs = self._all_outputs(module, split, name, samples)
         cosines = torch.nn.functional.cosine_similarity(outputs, reference[index], dim=-1)
         each = cosines.double().flatten(1).mean(1) if cosines.ndim > 1 else cosines.double()
         mean = statistics.mean_interval(each.tolist())
-        estimate = Estimate(
-            mean.value, mean.interval, mean.confidence, f"cosine to the original's outputs: {mean.method}"
-        )
+        method = f"cosine of {self.compared} to the original's: {mean.method}"
+        estimate = Estimate(mean.value, mean.interval, mean.confidence, method)
         return Score(mean.value, 1 - mean.value, estimate, each)
 
     def loss_of(self, before: Score, difference: float) -> float:
@@ -162,7 +166,7 @@ class Cosine(Metric):
         import torch
 
         inputs = self.samples(split, self.room).inputs
-        inputs = inputs[_spread(len(inputs), samples)]
+        inputs = inputs[spread(len(inputs), samples)]
         parts = [inputs[start : start + self.batch_size] for start in range(0, len(inputs), self.batch_size)]
         return torch.cat([self._outputs(module, part, name) for part in parts])
 
@@ -182,7 +186,8 @@ class Cosine(Metric):
         finally:
             module.train(training)
         hidden = getattr(found, "last_hidden_state", None)
-        found = found if hidden is None else hidden.mean(1)
+        if hidden is not None:
+            found, self.compared = hidden.mean(1), "the mean over tokens of the last hidden state"
         if not isinstance(found, torch.Tensor) or not found.is_floating_point() or found.ndim < 2:
             raise ComputekitError(
                 f"{name} returned {_described(found)}, which has no cosine; --metric takes a callable"
@@ -239,9 +244,6 @@ class Own(Metric):
         return -difference if self.higher else difference
 
 
-_SPLITS: tuple[SplitName, ...] = ("validation", "test")
-
-
 def make(
     name: str | None, direction: str | None, data: Data, device: torch.device, batch_size: int, original: nn.Module
 ) -> Metric:
@@ -273,7 +275,7 @@ def _exp(value: float) -> float:
     return math.exp(min(value, 700.0))
 
 
-def _spread(size: int, count: int | None) -> slice:
+def spread(size: int, count: int | None) -> slice:
     """About ``count`` of ``size`` places, evenly spread: splits may be sorted by class."""
     return slice(None) if count is None or count >= size else slice(0, count * (size // count), size // count)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ast
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +35,33 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
         made = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=about["inputs"])
         assert made is not None
         made.save(plain)
+        left_out = _nodes_of(plain, job.floats)
         shape_inference.quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
         if job.activations == "dynamic":
-            quantization.quantize_dynamic(prepared, target, per_channel=True, weight_type=quantization.QuantType.QInt8)
+            quantization.quantize_dynamic(
+                prepared, target, per_channel=True, weight_type=quantization.QuantType.QInt8, nodes_to_exclude=left_out
+            )
         else:
             quantization.quantize_static(
                 str(prepared), str(target), _Reader(job, about["inputs"]), per_channel=True,
                 quant_format=quantization.QuantFormat.QDQ, op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+                nodes_to_exclude=left_out,
             )  # fmt: skip
     return about
+
+
+def _nodes_of(path: Path, layers: Sequence[str]) -> list[str]:
+    """Names of the nodes of a file that torch exported which come from these layers, or have their weights."""
+    import onnx
+
+    scopes = {f"module.{layer}" if layer else "module" for layer in layers}
+    found = []
+    for node in onnx.load(path, load_external_data=False).graph.node:
+        told = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "[]")
+        weights = {name.rpartition(".")[0] for name in node.input}  # convolutions bear the name of their norm
+        if not scopes.isdisjoint({*ast.literal_eval(told), *weights}):
+            found.append(node.name)
+    return found
 
 
 class _Reader:
@@ -94,4 +113,5 @@ def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
 BACKEND = Backend(
     "onnx", "ONNX Runtime, exported beside the file", _load, _export, extra="onnx",
     packages=("onnx", "onnxscript", "onnxruntime"), activations=("static", "dynamic"), bits=(8,),
+    endings=(".onnx",), partial=True,
 )  # fmt: skip

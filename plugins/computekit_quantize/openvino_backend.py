@@ -38,6 +38,9 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
         import nncf
 
         model = openvino.convert_model(program)
+        floats = programs.operations_of(program, job.floats)
+        left_out = [op.get_friendly_name() for op in model.get_ops() if _multiplies(op, floats)]
+        scope = nncf.IgnoredScope(names=left_out) if left_out else None
         if job.activations == "static":
             assert job.calibration is not None
             samples = [tuple(v.numpy() for v in _call(job, sample)) for sample in torch.split(job.calibration, 1)]
@@ -45,13 +48,20 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
             model = nncf.quantize(
                 model, nncf.Dataset(samples), subset_size=len(samples), fast_bias_correction=True,
                 preset=nncf.QuantizationPreset.MIXED if tokens else nncf.QuantizationPreset.PERFORMANCE,
-                model_type=nncf.ModelType.TRANSFORMER if tokens else None,
+                model_type=nncf.ModelType.TRANSFORMER if tokens else None, ignored_scope=scope,
             )  # fmt: skip
         elif job.bits < 16:
             mode = nncf.CompressWeightsMode.INT8_SYM if job.bits == 8 else nncf.CompressWeightsMode.INT4_SYM
-            model = nncf.compress_weights(model, mode=mode, **({} if job.bits == 8 else {"group_size": 64}))
+            groups = {} if job.bits == 8 else {"group_size": 64}
+            model = nncf.compress_weights(model, mode=mode, ignored_scope=scope, **groups)
         openvino.save_model(model, stem.with_name(f"{stem.name}.xml"), compress_to_fp16=job.half is not None)
     return {**about, "precision": {"bf16": "bf16", "fp16": "f16"}.get(job.half or "", "f32")}
+
+
+def _multiplies(operation: Any, names: set[str]) -> bool:
+    """Whether an operation of OpenVINO is the product of one of the graph's operations, after which it is called."""
+    kinds = ("MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData")
+    return operation.get_type_name() in kinds and operation.get_friendly_name().partition("/")[0] in names
 
 
 def _call(job: Export, sample: torch.Tensor) -> list[torch.Tensor]:
@@ -105,5 +115,5 @@ def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
 
 BACKEND = Backend(
     "openvino", "OpenVINO, exported beside the file", _load, _export, extra="openvino",
-    packages=("openvino", "nncf"), activations=("static", "float"),
+    packages=("openvino", "nncf"), activations=("static", "float"), endings=(".xml", ".bin"), partial=True,
 )  # fmt: skip

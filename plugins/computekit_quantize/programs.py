@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from computekit import ComputekitError, FileProblem, ModelFile, files
+from computekit import ComputekitError, FileProblem, ModelFile, files, open_model
 
 from .backend import Backend, Export
 
@@ -82,6 +82,17 @@ def exported(job: Export) -> tuple[torch.export.ExportedProgram, dict[str, Any]]
     raise ComputekitError(f"the model's code cannot be exported as a graph: {reason[:200]}") from failure
 
 
+def operations_of(program: torch.export.ExportedProgram, layers: Sequence[str]) -> set[str]:
+    """Names of the graph's operations that come from these layers (paths) of the module that was exported."""
+    paths = {f"module.{path}" if path else "module" for path in layers}
+    found = set()
+    for node in program.graph.nodes:
+        inside = {path for path, _ in (node.meta.get("nn_module_stack") or {}).values()}
+        if not paths.isdisjoint(inside):
+            found.add(node.name)
+    return found
+
+
 class Program(nn.Module):
     """Runs an exported program as the module that it was made from: same arguments, same kind of output.
 
@@ -136,17 +147,47 @@ def find(source: ModelFile) -> tuple[dict[str, Any], list[Path]]:
     Raises:
         FileProblem: a file is missing or is not the one that was written with the model.
     """
-    runtime: dict[str, Any] = source.metadata["compression"]["runtime"]
-    folder = source.path if source.path.is_dir() else source.path.parent
-    listed = runtime.get("files")
-    if not isinstance(listed, dict) or any(Path(str(name)).name != name for name in listed):
+    listed = _listed(source)
+    if listed is None:
         raise FileProblem(source.path, "names no files of the program that runs it", "the file is damaged")
-    for name, sha256 in listed.items():
-        if not (folder / name).is_file():
-            raise FileProblem(source.path, f"is run from {name}, which is not beside it", "keep the files together")
-        if files.sha256(folder / name) != sha256:
-            raise FileProblem(source.path, f"is run from {name}, which is another file now", "quantize again")
-    return runtime, [folder / name for name in sorted(listed)]
+    paths = []
+    for name, sha256 in sorted(listed.items()):
+        path = _located(source, name, sha256)
+        if path is None:
+            beside = (source.path if source.path.is_dir() else source.path.parent) / name
+            problem = f"is run from {name}, which is {'another file now' if beside.is_file() else 'not beside it'}"
+            hint = f"put there the {name} that was written with it, or quantize again; computekit dequantize needs none"
+            raise FileProblem(source.path, problem, hint)
+        paths.append(path)
+    runtime: dict[str, Any] = source.metadata["compression"]["runtime"]
+    return runtime, paths
+
+
+def belonging(target: Path) -> set[str]:
+    """Names of the files beside ``target`` that are, unchanged, the program of the model file that is there now."""
+    try:
+        source = open_model(target)
+        listed = _listed(source) or {}
+    except ComputekitError:
+        return set()
+    return {name for name, sha256 in listed.items() if _located(source, name, sha256) is not None}
+
+
+def _listed(source: ModelFile) -> dict[str, str] | None:
+    """The files of a model file's program by name, with their hashes; None if it names none, or not only names."""
+    try:
+        listed = source.metadata["compression"]["runtime"]["files"]
+    except (LookupError, TypeError):
+        return None
+    names_only = isinstance(listed, dict) and all(Path(str(name)).name == name for name in listed)
+    return listed if names_only else None
+
+
+def _located(source: ModelFile, name: str, sha256: str) -> Path | None:
+    """The file of a program that has this hash: beside the model file, or where a killed process left it."""
+    beside = (source.path if source.path.is_dir() else source.path.parent) / name
+    places = (beside, *files.companions_before(source.path, name))
+    return next((path for path in places if path.is_file() and files.sha256(path) == sha256), None)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
 """``--backend auto``: all candidates on the same inputs in turns, and the fastest that computes what the original does.
 
-The clock is CPU time for one thread and wall time for several. Every round calls each model once, in a random order; a
-model's speed-up is the median over rounds of the time of the original, in float32 and eager, over its own.
+See `gate` for what that means and `rounds` for how they are timed. A program that would be the fastest, and loses too
+much, is made again with some layers in floats (`milder`).
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,23 +16,18 @@ import click
 import computekit
 from computekit import ComputekitError, files, options
 
-from . import backend, candidates
+from . import backend, candidates, milder
 from .candidates import Candidate, Prepared
 from .plan import Request
+from .rounds import Rounds, Timed, fastest
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from computekit import ModelFile
     from computekit.inputs import Input
-    from computekit.statistics import Estimate
 
     from .clock import Deadline
     from .flow import Job
-
-COSINE = 0.997
-"""Least mean cosine of a candidate's outputs to the original's, where no --max-drop says how much may be lost."""
+    from .gate import Gate
 
 _WAYS: tuple[tuple[str, str, str | None], ...] = (
     ("bf16", "float", None),
@@ -47,10 +40,11 @@ _WAYS: tuple[tuple[str, str, str | None], ...] = (
 )
 """Scheme, activations and what computes around them, of the candidates that every backend is asked for."""
 
-MIN_ROUNDS, MAX_ROUNDS = 7, 60
-
 _BATCH = 32
 _SECONDS = 3.0
+
+_WORTH = 1.05
+"""How much faster than the best a program must be that is made again with layers in floats, which costs time."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +90,12 @@ race_options = options.gathered(
 
 
 @dataclass
-class Runner:
-    """One model in the race; ``seconds`` holds one call per round, ``lost`` why it is not the one that is kept."""
+class Runner(Timed):
+    """One model in the race; ``lost`` says why it is not the one that is kept."""
 
-    name: str
-    module: nn.Module | None = None
     prepared: Prepared | None = None
     bytes: int = 0
     program_bytes: int = 0
-    seconds: list[float] = field(default_factory=list)
-    speedup: Estimate | None = None
     cosine: float | None = None
     drop: float | None = None
     lost: str = ""
@@ -121,89 +111,172 @@ class Runner:
             "cosine": self.cosine,
             "drop": self.drop,
             "lost": self.lost,
-            "samples_s": self.seconds,
+            "samples_s": list(self.seconds.values()),
         }
 
 
-def run(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadline, folder: Path, stem: str) -> Prepared:
+def run(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadline, folder: Path) -> Prepared:
     """Make, time and judge the candidates, tell all about them, and return the one to keep.
 
     Raises:
         ComputekitError: the model cannot be run, or no candidate could be made.
     """
-    import torch
-
-    from . import samples
-
     for name in job.race.without:
         backend.get(name)
-    _ = step.device  # fixes seed and threads
-    module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
-    generates = callable(getattr(module, "can_generate", None)) and module.can_generate()  # type: ignore[operator]
-    inputs = samples.example(job, module, arch, job.race.batch or (1 if generates else _BATCH))
-    gauge = _Gauge(step, job, module, inputs)
-    runners = [Runner("the original", module.to(step.device), bytes=files.size_bytes(job.model))]
-    if "compile" not in job.race.without:
-        runners.append(_baseline(job))
-    for number, runner in enumerate(_made(step, job, source, deadline, folder, stem)):
-        runners.append(runner)
-        if runner.prepared is not None:
-            target = folder / str(number) / stem
-            target.parent.mkdir()
-            _load(step, job, source, runner, target)
-    for runner in runners:
-        if runner.module is not None:
-            gauge.judge(runner)
-    racing = [runner for runner in runners if runner.module is not None]
-    _time(racing, inputs.to(step.device), job.race.seconds, step)
-    step.details["race"] = {
-        "clock": "cpu" if torch.get_num_threads() == 1 else "wall",
-        "threads": torch.get_num_threads(),
-        "batch": len(inputs),
-        "candidates": [],
-    }
-    best = _choose([runner for runner in racing if runner.prepared is not None], job)
-    step.details["race"]["candidates"] = [runner.row() for runner in runners]
-    step.show(_table(runners, best))
-    if best.lost:
-        step.note(f"no candidate computes what the original does; the nearest was saved ({best.lost})")
-    elif best.speedup is not None and best.speedup.value < 1:
-        step.note(
-            f"nothing is faster than the original here: {best.name} runs at {best.speedup.value:.2f} of its speed"
-        )
-    assert best.prepared is not None
-    return replace(best.prepared, missed=best.lost)
+    return _Contest(step, job, source, deadline, folder).run()
 
 
-def _made(
-    step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadline, folder: Path, stem: str
-) -> Iterator[Runner]:
+class _Contest:
+    """One race. Programs and model files are written to ``folder``."""
+
+    def __init__(self, step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadline, folder: Path) -> None:
+        from . import samples
+        from .gate import Gate
+
+        self.step, self.job, self.source, self.deadline, self.folder = step, job, source, deadline, folder
+        _ = step.device  # fixes seed and threads
+        module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+        generates = callable(getattr(module, "can_generate", None)) and module.can_generate()  # type: ignore[operator]
+        inputs = samples.example(job, module, arch, job.race.batch or (1 if generates else _BATCH)).to(step.device)
+        self.module = module.to(step.device)
+        self.gate: Gate = Gate(step, job, self.module, inputs)
+        self.runners = [Runner("the original", self.module, bytes=files.size_bytes(job.model))]
+        self.rounds = Rounds(step, self.runners[0], inputs)
+
+    def run(self) -> Prepared:
+        if "compile" not in self.job.race.without:
+            self.runners.append(_baseline(self.job))
+        for runner in _made(self.step, self.job, self.source, self.deadline, self.folder):
+            self.runners.append(runner)
+            self._load(runner)
+        for runner in self.runners:
+            self._judge(runner)
+        seconds = self.job.race.seconds
+        self.rounds.all_of(self._racing, seconds)
+        small = self.job.goal.objective == "bytes"
+        if not small:
+            self._make_milder()
+            self.rounds.until_apart(self._fit, seconds)
+        best = _choose([runner for runner in self._racing if runner.prepared is not None], self.job)
+        self._tell(best)
+        assert best.prepared is not None
+        return replace(best.prepared, missed=best.lost)
+
+    @property
+    def _racing(self) -> list[Runner]:
+        return [runner for runner in self.runners if runner.module is not None]
+
+    @property
+    def _fit(self) -> list[Runner]:
+        """Those that may be kept."""
+        return [runner for runner in self._racing if runner.prepared is not None and not runner.lost]
+
+    def _load(self, runner: Runner) -> None:
+        """Write the candidate's files and load them as a user would."""
+        if runner.prepared is None:
+            return
+        target = self.folder / f"file-{len(self.runners)}" / self.job.model.name
+        target.parent.mkdir()
+        try:
+            runner.module = candidates.loaded(self.step, self.job, self.source, runner.prepared, target)
+        except Exception as error:
+            runner.prepared, runner.lost = None, f"failed: {_line(error)}"
+            return
+        runner.program_bytes = runner.prepared.file_bytes
+        runner.bytes = files.size_bytes(target) - (runner.program_bytes if target.is_dir() else 0)
+
+    def _judge(self, runner: Runner) -> None:
+        """Fill in how near it is; a module that fails here is out."""
+        if runner.module is None:
+            return
+        try:
+            self.rounds.warm_up(runner)
+            verdict = self.gate.judge(runner.module, runner.name)
+        except Exception as error:  # a compiler or a runtime of somebody else
+            runner.module, runner.lost = None, f"failed: {_line(error)}"
+            return
+        runner.drop, runner.cosine, runner.lost = verdict.drop, verdict.cosine, verdict.missed
+
+    def _make_milder(self) -> None:
+        """Give programs that lose too much, and are faster than all that do not, some layers in floats."""
+        done = set()
+        for runner in sorted(self._racing, key=lambda each: -each.speed):
+            fastest = max((each.speed for each in self._fit), default=0.0)
+            if runner.prepared is None or not runner.lost or runner.speed < _WORTH * fastest:
+                continue
+            candidate = runner.prepared.candidate
+            way = (candidate.backend.name, candidate.request.scheme, candidate.activations)
+            if not candidate.backend.partial or way in done or self.deadline.left < 0:
+                continue
+            done.add(way)
+            self._relax(runner, candidate)
+
+    def _relax(self, runner: Runner, candidate: Candidate) -> None:
+        self.step.say(f"{runner.name}: {runner.lost}; leaving layers in floats")
+        layers = milder.ranked(self.step, candidate, self.gate.ranking, self.module, self.deadline)
+
+        def attempt(floats: tuple[str, ...]) -> tuple[Runner, float]:
+            made = _prepared(self.step, self.job, self.source, replace(candidate, floats=floats), self.folder)
+            self._load(made)
+            self._judge(made)
+            return made, made.drop if made.drop is not None else float("inf")
+
+        assert runner.drop is not None
+        found, tried = milder.fewest(layers, runner.drop, self.gate.bound, self.deadline, attempt)
+        self.step.details.setdefault("milder", []).append({"name": runner.name, "tried": tried})
+        if found is not None and found.module is not None:
+            self.runners.append(found)
+            self.rounds.all_of([self.runners[0], found], 0)
+
+    def _tell(self, best: Runner) -> None:
+        """All about the race, for the record and for the person."""
+        import torch
+
+        about = {"clock": self.rounds.clock, "threads": torch.get_num_threads(), "batch": len(self.rounds.inputs)}
+        rows = [runner.row() for runner in self.runners]
+        self.step.details["race"] = {**about, "gate": self.gate.about(), "candidates": rows}
+        self.step.show(_table(self.runners, best))
+        self.step.show(self.gate.sentence())
+        if best.lost:
+            self.step.note(f"no candidate computes what the original does; the nearest was saved ({best.lost})")
+        elif best.speed < 1:
+            self.step.note(
+                f"nothing is faster than the original here: {best.name} runs at {best.speed:.2f} of its speed"
+            )
+
+
+def _made(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadline, folder: Path) -> Iterator[Runner]:
     """A runner for each candidate: with what there is to write, or with why there is nothing."""
     calibrated = bool(job.calibration.data or job.goal.data)
-    taking_part = [each for name, each in backend.known().items() if name not in job.race.without]
-    for number, (each, ways) in enumerate((each, _ways(each, job.request)) for each in taking_part):
+    for each in (each for name, each in backend.known().items() if name not in job.race.without):
         if each.missing:
             yield Runner(each.name, lost=f"not installed: pip install 'computekit[{each.extra}]'")
             continue
-        for request in ways:
+        for request in _ways(each, job.request):
             candidate = _candidate(each, request)
-            runner = Runner(candidate.name)
             if candidate.activations == "static" and not calibrated:
-                runner.lost = "needs data to calibrate on: --calibration DATA"
+                yield Runner(candidate.name, lost="needs data to calibrate on: --calibration DATA")
             elif deadline.left < 0:
-                runner.lost = "no time left (--time-budget)"
+                yield Runner(candidate.name, lost="no time left (--time-budget)")
             else:
-                place = folder / f"{number}-{len(list(folder.iterdir()))}"
-                place.mkdir()
-                step.say(f"preparing {candidate.name}")
-                try:
-                    decisions = candidates.decide(step, job, source, candidate)
-                    runner.prepared = candidates.prepare(step, job, candidate, decisions, place, stem)
-                except click.UsageError:
-                    raise
-                except Exception as error:  # exporters and compilers fail in many ways; the others may still run
-                    runner.lost = f"failed: {_line(error)}"
-            yield runner
+                yield _prepared(step, job, source, candidate, folder)
+
+
+def _prepared(step: computekit.StepRun, job: Job, source: ModelFile, candidate: Candidate, folder: Path) -> Runner:
+    """A runner with what there is to write, or with why it failed; the files of a program go below ``folder``."""
+    runner = Runner(candidate.name)
+    place = folder / f"program-{len(list(folder.iterdir()))}"
+    place.mkdir()
+    step.say(f"preparing {candidate.name}")
+    try:
+        candidates.check_place(step, job, source, candidate.backend)
+        decisions = candidates.decide(step, job, source, candidate)
+        runner.prepared = candidates.prepare(step, job, source, candidate, decisions, place)
+    except click.UsageError:
+        raise
+    except Exception as error:  # exporters and compilers fail in many ways; the others may still run
+        runner.lost = f"failed: {_line(error)}"
+    return runner
 
 
 def _ways(each: backend.Backend, request: Request) -> list[Request]:
@@ -239,98 +312,6 @@ def _baseline(job: Job) -> Runner:
     return Runner("the original, compiled", compiled.load(source, lambda: module))
 
 
-def _load(step: computekit.StepRun, job: Job, source: ModelFile, runner: Runner, target: Path) -> None:
-    """Write the candidate's files and load them as a user would."""
-    assert runner.prepared is not None
-    target = target.with_suffix(job.model.suffix) if not job.model.is_dir() else target
-    try:
-        runner.prepared.write(step, source, target)
-        module, _, _ = computekit.load_module(target, job.arch, trust_pickle=job.trust_pickle)
-        runner.module = module.to(step.device)
-    except Exception as error:
-        runner.prepared, runner.lost = None, f"failed: {_line(error)}"
-        return
-    runner.program_bytes = runner.prepared.file_bytes
-    runner.bytes = files.size_bytes(target) - (runner.program_bytes if target.is_dir() else 0)
-
-
-class _Gauge:
-    """Compares each candidate with the original on the inputs of the race, or by the metric of --data."""
-
-    def __init__(self, step: computekit.StepRun, job: Job, module: nn.Module, inputs: torch.Tensor) -> None:
-        from . import metric
-
-        self.step, self.inputs, self.bound = step, inputs.to(step.device), job.goal.max_drop
-        self.metric = None
-        if job.goal.data is not None and self.bound is not None:
-            data = computekit.load_data(job.goal.data, model=job.model, window=job.goal.window)
-            goal = job.goal
-            self.metric = metric.make(goal.metric, goal.metric_direction, data, step.device, goal.batch_size, module)
-            self.before = self.metric.score(module.to(step.device), "validation")
-        self.reference = _outputs(module.to(step.device), self.inputs)
-
-    def judge(self, runner: Runner) -> None:
-        """Fill in how near it is; a module that fails here is out."""
-        import torch
-
-        assert runner.module is not None
-        try:
-            outputs = _outputs(runner.module, self.inputs)
-            runner.cosine = torch.cosine_similarity(outputs, self.reference, 1).mean().item()
-            if self.metric is not None:
-                after = self.metric.score(runner.module, "validation", name=runner.name)
-                runner.drop = self.metric.drop(self.before, after)
-        except Exception as error:  # a compiler or a runtime of somebody else
-            runner.module, runner.lost = None, f"failed: {_line(error)}"
-            return
-        if self.metric is not None and self.bound is not None and runner.drop is not None:
-            if not runner.drop <= self.bound:
-                runner.lost = f"loses {runner.drop:.3g} {self.metric.unit}, more than {self.bound:g}"
-        elif not runner.cosine >= COSINE:
-            runner.lost = f"cosine {runner.cosine:.4f} to the original, below {COSINE}"
-
-
-def _outputs(module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """(N, D): what the module gives for each sample; of hidden states the mean over tokens."""
-    import torch
-
-    with torch.inference_mode():  # as where it is timed: torch.compile has a version for each mode
-        module(inputs)
-        found: Any = module(inputs)
-    hidden = getattr(found, "last_hidden_state", None)
-    if hidden is not None:
-        return torch.as_tensor(hidden).float().mean(1)
-    found = found[0] if isinstance(found, tuple) else getattr(found, "logits", found)
-    return torch.as_tensor(found).float().flatten(1)
-
-
-def _time(racing: list[Runner], inputs: torch.Tensor, seconds: float, step: computekit.StepRun) -> None:
-    """Fill in seconds and speed-ups; every model has been called before, so that nothing is compiled here."""
-    import torch
-
-    from computekit import devices
-    from computekit.statistics import quantile_interval
-
-    clock: Callable[[], float] = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    chance = random.Random(0)
-    deadline = time.monotonic() + seconds * len(racing)
-    with torch.inference_mode(), step.progress(MAX_ROUNDS, "timing", "round") as bar:
-        for done in range(MAX_ROUNDS):
-            if done >= MIN_ROUNDS and time.monotonic() > deadline:
-                break
-            for runner in chance.sample(racing, len(racing)):
-                assert runner.module is not None
-                devices.synchronize(step.device)
-                start = clock()
-                runner.module(inputs)
-                devices.synchronize(step.device)
-                runner.seconds.append(clock() - start)
-            bar.update()
-    for runner in racing:
-        pairs = zip(racing[0].seconds, runner.seconds, strict=True)
-        runner.speedup = quantile_interval([base / own for base, own in pairs])
-
-
 def _choose(racing: list[Runner], job: Job) -> Runner:
     """The fastest that computes the same, or the smallest where bytes are the objective; else the nearest."""
     if not racing:
@@ -341,7 +322,7 @@ def _choose(racing: list[Runner], job: Job) -> Runner:
     if not fit:
         return max(racing, key=lambda runner: (-(runner.drop or 0.0), runner.cosine or 0.0))
     small = job.goal.objective == "bytes"
-    best = min(fit, key=lambda r: r.bytes + r.program_bytes if small else -r.speedup.value)  # type: ignore[union-attr]
+    best = min(fit, key=lambda r: r.bytes + r.program_bytes) if small else fastest(fit)
     for runner in fit:
         if runner is not best:
             runner.lost = f"{'larger' if small else 'slower'} than {best.name}"
@@ -352,17 +333,14 @@ def _table(runners: list[Runner], best: Runner) -> str:
     """All candidates for a person, the fastest first."""
     from tabulate import tabulate
 
-    def speed(runner: Runner) -> float:
-        return runner.speedup.value if runner.speedup else -1.0
-
     rows = []
-    for runner in sorted(runners, key=speed, reverse=True):
+    for runner in sorted(runners, key=lambda each: -each.speed):
         interval = runner.speedup.interval if runner.speedup else None
         between = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
         rows.append(
             [
                 runner.name,
-                f"{runner.speedup.value:.2f}{between}" if runner.speedup else "",
+                f"{runner.speed:.2f}{between}" if runner.speedup else "",
                 f"{(runner.bytes + runner.program_bytes) / runners[0].bytes:.3f}" if runner.bytes else "",
                 "" if runner.cosine is None else f"{runner.cosine:.4f}",
                 "" if runner.drop is None else f"{runner.drop:.3g}",

@@ -40,3 +40,9 @@ def example(job: Job, module: nn.Module, arch: ArchRef, count: int) -> torch.Ten
         return torch.randn(given.shape, generator=generator)
     table = next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
     return given if table is None else torch.randint(table.num_embeddings, given.shape, generator=generator)
+
+
+def call(module: nn.Module, inputs: torch.Tensor) -> None:
+    """Run a module once, without gradients."""
+    with torch.no_grad():
+        module(inputs)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import computekit
 
-from . import metric, sensitivity
+from . import candidates, metric, milder, sensitivity
 from .search import Found, Search, treated
 from .workbench import Workbench
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     from computekit.models import ArchRef, ModelFile
 
+    from .candidates import Prepared
     from .clock import Deadline
+    from .flow import Job
     from .goal import Goal
     from .metric import Score
     from .plan import Decision
@@ -44,7 +47,8 @@ class Trial:
         deadline: Deadline,
     ) -> None:
         assert goal.data is not None
-        self.run, self.goal, self.weights, self.deadline = run, goal, weights, deadline
+        self.run, self.goal, self.deadline = run, goal, deadline
+        self.source, self.weights = source, weights
         self.arch, self.trust_pickle = arch, trust_pickle
         self._started = deadline.elapsed
         self.module = self._load(source.path)
@@ -80,6 +84,44 @@ class Trial:
         self._tell(objective)
         choice = self.found.choice
         return [treated(decision, choice[decision]) if decision in choice else decision for decision in decisions]
+
+    def milder(self, job: Job, prepared: Prepared, scratch: Path) -> Prepared:
+        """The program; where it loses more than the bound, the one with the fewest layers in floats that does not.
+
+        ``scratch`` is a folder for programs and files.
+        """
+        bound, backend = self.goal.max_drop, prepared.candidate.backend
+        if bound is None:
+            return prepared
+        validation = self.validation = self.metric.score(self.original, "validation")
+        job = replace(job, model=self.weights.path)
+
+        def folder(name: str) -> Path:
+            path = scratch / f"{name}-{len(list(scratch.iterdir()))}"
+            path.mkdir()
+            return path
+
+        def lost(made: Prepared) -> float:
+            target = folder("file") / self.weights.path.name
+            with backend.answerable():
+                module = candidates.loaded(self.run, job, self.weights, made, target)
+                return self.metric.drop(validation, self.metric.score(module, "validation", name="the result"))
+
+        def attempt(floats: tuple[str, ...]) -> tuple[Prepared, float]:
+            candidate = replace(prepared.candidate, floats=floats)
+            self.run.say(f"preparing {candidate.name}")
+            made = candidates.prepare(self.run, job, self.source, candidate, prepared.decisions, folder("program"))
+            return made, lost(made)
+
+        drop = lost(prepared)
+        if drop <= bound or not backend.partial:
+            return prepared
+        self.run.say(f"{prepared.candidate.name} loses {drop:.3g} {self.metric.unit}; leaving layers in floats")
+        self.deadline.begin_search(self.deadline.elapsed - self._started)
+        layers = milder.ranked(self.run, prepared.candidate, self.metric, self.module, self.deadline)
+        found, tried = milder.fewest(layers, drop, bound, self.deadline, attempt)
+        self.run.details["milder"] = [{"name": prepared.candidate.name, "tried": tried}]
+        return found or prepared
 
     def check(self, written: Path) -> None:
         """Measure the file that was written, and put what it loses into the record."""

@@ -16,7 +16,6 @@ import computekit
 import computekit_quantize
 from computekit import host
 from computekit.cli import main
-from computekit.models import ArchRef, save_module
 from computekit.testing import make_model
 from computekit_quantize import Backend, Export, programs
 
@@ -75,38 +74,6 @@ def test_a_program_lies_beside_the_file_and_runs_it(model: Path) -> None:
     fresh = computekit.models.build(arch)
     assert torch.equal(computekit.load_into(fresh, "out.pt")(inputs()), module(inputs()))
     assert {path.name for path in Path().iterdir()} == {"model.pt", "out.pt", "out.factor", "out.pt.record.json"}
-
-
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        (lambda path: path.unlink(), "is run from out.factor, which is not beside it"),
-        (lambda path: path.write_bytes(b"other"), "is run from out.factor, which is another file now"),
-    ],
-)
-def test_a_missing_or_changed_program_is_one_line(model: Path, damage: object, problem: str) -> None:
-    quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.pt")
-    assert callable(damage)
-    damage(Path("out.factor"))
-    with pytest.raises(computekit.FileProblem, match=problem):
-        computekit.load_module("out.pt")
-
-
-def test_a_name_that_leaves_the_folder_is_refused(model: Path) -> None:
-    arch = ArchRef("mlp", {"in_features": 64, "classes": 10})
-    runtime = {"name": "doubling", "files": {"../model.pt": "0" * 64}}
-    save_module(computekit.models.build(arch), "odd.pt", arch, compression={"runtime": runtime})
-    with pytest.raises(computekit.FileProblem, match="the file is damaged"):
-        computekit.load_module("odd.pt")
-
-
-def test_what_fails_leaves_nothing_behind(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(programs, "place", full)
-    assert "the disk is full" in quantize("--int8", "--backend", "doubling", "model.pt", code=1)
-    assert [path.name for path in Path().iterdir()] == ["model.pt"]
 
 
 @pytest.mark.parametrize(
@@ -199,32 +166,6 @@ def test_encoders_keep_their_names_masks_and_lengths(model: Path, tmp_path: Path
             assert module(ids).last_hidden_state.shape == (batch, length, 64)
 
 
-def test_the_fastest_that_is_near_enough_is_kept() -> None:
-    from computekit.statistics import Estimate
-    from computekit_quantize import race
-
-    def runner(name: str, speed: float, size: int, lost: str = "") -> race.Runner:
-        return race.Runner(name, bytes=size, speedup=Estimate(speed, None, 0.95, ""), cosine=speed / 10, lost=lost)
-
-    class Goal:
-        objective: str | None = None
-
-    class Job:
-        goal = Goal()
-
-    def field() -> list[race.Runner]:
-        return [runner("a", 2.0, 9), runner("b", 3.0, 10), runner("c", 4.0, 8, "cosine 0.9"), runner("d", 1.0, 5)]
-
-    best = race._choose(runners := field(), Job())  # type: ignore[arg-type]
-    assert best.name == "b"
-    assert [each.lost for each in runners] == ["slower than b", "", "cosine 0.9", "slower than b"]
-    Goal.objective = "bytes"
-    assert race._choose(field(), Job()).name == "d"  # type: ignore[arg-type]
-    assert race._choose([runner("e", 2.0, 9, "far"), runner("f", 3.0, 9, "far")], Job()).name == "f"  # type: ignore[arg-type]
-    with pytest.raises(computekit.ComputekitError, match="no candidate of --backend auto could be made"):
-        race._choose([], type("Job", (), {"goal": Goal(), "model": Path("m.pt")})())
-
-
 def test_torchscript_does_not_silently_stay_float(tmp_path: Path) -> None:
     traced = torch.jit.trace(nn.Linear(64, 64), torch.zeros(1, 64))  # type: ignore[no-untyped-call]
     torch.jit.save(traced, tmp_path / "script.pt")  # type: ignore[no-untyped-call]
@@ -260,12 +201,3 @@ def test_a_device_that_is_slow_at_integers_is_named() -> None:
     assert device_types.remark(slow, "float") == ""
     assert device_types.remark(device(int8=1e15, fp8=1e15), "int") == ""
     assert "knows no fp8 rate of Card; int8 has 1e+15" in device_types.remark(device(int8=1e15), "float")
-
-
-def test_a_program_never_takes_the_place_of_the_model_file(model: Path) -> None:
-    Path("out.factor").write_bytes(b"old")
-    told = quantize("--int8", "--backend", "doubling", "model.pt", "-o", "out.factor", code=1)
-    assert "out.factor: --backend doubling writes a file of this name" in told
-    assert "out.pt" in told
-    assert Path("out.factor").read_bytes() == b"old"
-    assert {path.name for path in Path().iterdir()} == {"model.pt", "out.factor"}

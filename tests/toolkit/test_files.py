@@ -132,6 +132,66 @@ def test_kill_9_at_any_moment(tmp_path: Path) -> None:
         assert len(set(content)) == 1
 
 
+def write_pair(target: Path, content: str, owned: set[str], names: tuple[str, ...] = ("model.onnx",)) -> None:
+    with files.atomic(target, owned) as temporary:
+        temporary.write_text(content)
+        for name in names:
+            temporary.with_name(name).write_text(content)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_companions_take_the_place_of_what_belongs_to_the_old_file_and_of_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "model.pt"
+    write_pair(target, "1", set(), ("model.xml", "model.bin"))
+    (tmp_path / "model.onnx").write_text("somebody's")
+    with pytest.raises(FileProblem, match=r"model\.onnx: would be replaced, and is no part of model\.pt; move it away"):
+        write_pair(target, "2", {"model.xml", "model.bin"})
+    old = {"model.pt": "1", "model.xml": "1", "model.bin": "1", "model.onnx": "somebody's"}
+    assert contents(tmp_path) == old
+    (tmp_path / "model.onnx").unlink()
+    write_pair(target, "2", {"model.xml", "model.bin"})
+    assert contents(tmp_path) == {"model.pt": "2", "model.onnx": "2"}
+    write_pair(target, "3", {"model.onnx"}, ())
+    assert contents(tmp_path) == {"model.pt": "3"}
+
+
+@pytest.mark.parametrize("failing", ["model.bin", "model.pt"])
+def test_companions_are_put_back_if_a_later_move_fails(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pair(tmp_path / "model.pt", "1", set(), ("model.bin",))
+    before = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.read_text() == "2" and self.name == failing:
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return before(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(FileProblem, match="disk is full"):
+        write_pair(tmp_path / "model.pt", "2", {"model.bin"}, ("model.a", "model.bin"))
+    assert contents(tmp_path) == {"model.pt": "1", "model.bin": "1"}
+
+
+def test_a_kill_between_the_moves_leaves_the_old_companions(tmp_path: Path) -> None:
+    target = tmp_path / "model.pt"
+    write_pair(target, "1", set())
+    script = (
+        "import os, sys; from pathlib import Path; from computekit import files\n"
+        "files._sync_folder = lambda folder: os._exit(9)\n"
+        "with files.atomic(sys.argv[1], {'model.onnx'}) as t:\n"
+        "    t.write_text('2'); t.with_name('model.onnx').write_text('2')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(target)]).returncode == 9
+    assert target.read_text() == "1"
+    assert (tmp_path / "model.onnx").read_text() == "2"
+    [before] = files.companions_before(target, "model.onnx")
+    assert before.read_text() == "1"
+
+
 def test_hash_of_a_folder_depends_on_names_and_contents(tmp_path: Path) -> None:
     for name, text in [("a", "1"), ("b", "2")]:
         (tmp_path / name).write_text(text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,31 @@ from .errors import FileProblem
 
 _CHUNK = 1 << 22
 _MAX_JSON_BYTES = 100_000_000
+_BEFORE = ".before"
 
 
 @contextmanager
-def atomic(target: str | Path, companions: bool = False) -> Iterator[Path]:
+def atomic(target: str | Path, companions: Collection[str] | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``target``; on success fsync it and rename it over ``target``.
 
     On any error, Ctrl-C included, the temporary file (or folder) is removed and ``target`` stays as it was. A killed
     process may leave a hidden ``.NAME.XXXX.tmp`` file behind, never a damaged target.
 
     An index (``*.index.json``) has shards, which the block writes beside the temporary path, under names that no other
-    version's shards have. They take their places first; the index, whose renaming decides, comes last. With
-    ``companions`` the same holds for a file, whatever lies beside its temporary path when the block ends.
+    version's shards have. They take their places first; the index, whose renaming decides, comes last.
+
+    With ``companions`` (perhaps of none) whatever lies beside the temporary path of a file when the block ends is moved
+    as well. They are the names of what belongs to the old file: it makes way, and nothing else does. A process that is
+    killed between the first move and the last leaves the old ones in `companions_before`.
 
     Raises:
-        FileProblem: the folder is missing or not writable, or the disk is full.
+        FileProblem: the folder is missing or not writable, the disk is full, or a companion would take the place of a
+            file that does not belong to ``target``.
     """
     target = Path(target)
     check_writable(target)
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    apart = is_index(target) or companions
+    apart = is_index(target) or companions is not None
     temporary = hidden / target.name if apart else hidden
     try:
         if apart:
@@ -47,7 +53,7 @@ def atomic(target: str | Path, companions: bool = False) -> Iterator[Path]:
         if is_index(target):
             _replace_index(temporary, target)
         elif apart:
-            _replace_with_companions(temporary, target)
+            _replace_with_companions(temporary, target, companions or ())
         elif temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
@@ -198,15 +204,57 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _replace_with_companions(new: Path, old: Path) -> None:
-    """Move a file and all that lies beside it to where ``old`` is; the file itself comes last."""
-    for companion in sorted(new.parent.iterdir()):
-        if companion != new:
+def check_companions(target: Path, names: Iterable[str], owned: Collection[str]) -> None:
+    """Raise FileProblem if a file ``names`` beside ``target`` exists that is not among those ``owned`` by it."""
+    for name in names:
+        path = target.with_name(name)
+        if os.path.lexists(path) and name not in owned:
+            hint = f"move it away, or give another --output than {target.name}"
+            raise FileProblem(path, f"would be replaced, and is no part of {target.name}", hint)
+
+
+def companions_before(target: Path, name: str) -> list[Path]:
+    """Where the companion ``name`` of ``target`` lies if a process was killed while it replaced both."""
+    return sorted(target.parent.glob(f".{glob.escape(target.name)}.*.tmp/{_BEFORE}/{glob.escape(name)}"))
+
+
+def _replace_with_companions(new: Path, old: Path, owned: Collection[str]) -> None:
+    """Move a file and all that lies beside it to where ``old`` is; the file itself, whose renaming decides, comes last.
+
+    The old companions are kept until then, and put back if anything fails.
+    """
+    beside = [path for path in sorted(new.parent.iterdir()) if path != new]
+    names = {path.name for path in beside}
+    check_companions(old, sorted(names), owned)
+    before = new.parent / _BEFORE
+    before.mkdir()
+    for name in owned:
+        if old.with_name(name).is_file():
+            _second_name(old.with_name(name), before / name)
+    try:
+        for companion in beside:
             sync(companion)
             companion.replace(old.with_name(companion.name))
-    _sync_folder(old.parent)
-    new.replace(old)
-    new.parent.rmdir()
+        _sync_folder(old.parent)
+        new.replace(old)
+    except BaseException:
+        for name in names:
+            if (before / name).exists():
+                (before / name).replace(old.with_name(name))
+            elif not (new.parent / name).exists():
+                old.with_name(name).unlink()
+        raise
+    for name in set(owned) - names:
+        old.with_name(name).unlink(missing_ok=True)
+    shutil.rmtree(new.parent)
+
+
+def _second_name(path: Path, other: Path) -> None:
+    """Let a file have ``other`` as a name too, or a copy where the file system has no links."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
 
 
 def _replace_index(new: Path, old: Path) -> None:

@@ -8,7 +8,7 @@ import importlib.metadata
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -102,10 +102,11 @@ class StepRun:
         return path
 
     @contextmanager
-    def writing(self, default: Path | str, companions: bool = False) -> Iterator[Path]:
+    def writing(self, default: Path | str, companions: Collection[str] | None = None) -> Iterator[Path]:
         """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well.
 
-        With ``companions``, so do the files that the block writes beside it (see `files.atomic`).
+        With ``companions``, so do the files that the block writes beside it; they are the names of those that belong
+        to the old output (see `files.atomic`).
 
         Raises:
             FileProblem: an input changed while it was read; the target stays as it was.
