@@ -60,7 +60,7 @@ def _nodes_of(path: Path, layers: Sequence[str]) -> list[str]:
         told = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "[]")
         weights = {name.rpartition(".")[0] for name in node.input}  # convolutions bear the name of their norm
         if not scopes.isdisjoint({*ast.literal_eval(told), *weights}):
-            found.append(node.name)
+            found += [node.name, f"{node.name}_MatMul"]  # the second is what the quantizer makes of a Gemm
     return found
 
 

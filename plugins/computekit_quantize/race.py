@@ -175,8 +175,7 @@ class _Contest:
         """Write the candidate's files and load them as a user would."""
         if runner.prepared is None:
             return
-        target = self.folder / f"file-{len(self.runners)}" / self.job.model.name
-        target.parent.mkdir()
+        target = _new_folder(self.folder, "file") / self.job.model.name
         try:
             runner.module = candidates.loaded(self.step, self.job, self.source, runner.prepared, target)
         except Exception as error:
@@ -265,8 +264,7 @@ def _made(step: computekit.StepRun, job: Job, source: ModelFile, deadline: Deadl
 def _prepared(step: computekit.StepRun, job: Job, source: ModelFile, candidate: Candidate, folder: Path) -> Runner:
     """A runner with what there is to write, or with why it failed; the files of a program go below ``folder``."""
     runner = Runner(candidate.name)
-    place = folder / f"program-{len(list(folder.iterdir()))}"
-    place.mkdir()
+    place = _new_folder(folder, "program")
     step.say(f"preparing {candidate.name}")
     try:
         candidates.check_place(step, job, source, candidate.backend)
@@ -277,6 +275,12 @@ def _prepared(step: computekit.StepRun, job: Job, source: ModelFile, candidate: 
     except Exception as error:  # exporters and compilers fail in many ways; the others may still run
         runner.lost = f"failed: {_line(error)}"
     return runner
+
+
+def _new_folder(inside: Path, name: str) -> Path:
+    path = inside / f"{name}-{len(list(inside.iterdir()))}"
+    path.mkdir()
+    return path
 
 
 def _ways(each: backend.Backend, request: Request) -> list[Request]:

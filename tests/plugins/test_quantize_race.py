@@ -197,6 +197,7 @@ def quantize(*words: str, code: int = 0) -> dict[str, object]:
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "packages", "activations"),
     [("onnx", "onnxruntime", "dynamic"), ("onnx", "onnxruntime", "static"), ("openvino", "nncf", "static")],
