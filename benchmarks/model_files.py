@@ -4,12 +4,12 @@
     python benchmarks/model_files.py --gigabytes 4 --runs 3 --kinds safetensors torch
 
 For each kind (safetensors, sharded in a folder, torch zip) a float32 model is written to a temporary folder and then,
-interleaved and each in a fresh process, copied with ``cp``, copied by `computekit.models.rewrite`, and rounded to int8
-by it (per row, the arithmetic of ``quantize --int8`` alone: no record, no hashing), and quantized by the whole command
-`computekit quantize --int8`, which also starts Python, hashes input and output and writes the record. The int8
-arithmetic alone, on a tensor in memory, is timed too: the floor is twice ``cp`` plus that. Wall times include fsync; on
-a busy machine compare the CPU times. Peak memory is the process's own maximum resident set; importing torch is reported
-apart. The aim: at most three times the largest tensor + 300 MB.
+interleaved and each in a fresh process, copied with ``cp``, copied by `computekit.models.rewrite`, rounded to int8 by
+it (what ``quantize --int8`` does, without a record and hashes), and quantized by the whole command
+`computekit quantize --int8`, which also starts Python, hashes input and output and writes the record. The arithmetic
+alone is timed too, on a piece of a tensor that stays in the cache: the floor is twice ``cp`` plus that. Wall times
+include fsync; on a busy machine compare the CPU times. Peak memory is the process's own maximum resident set; importing
+torch is reported apart. The aim: at most three times the largest tensor + 300 MB.
 """
 
 from __future__ import annotations
@@ -64,33 +64,22 @@ def make(kind: str, gigabytes: float, path: Path) -> None:
         writer.finish({})
 
 
-def int8(tensor: Any) -> Any:
-    """Per-row symmetric rounding in pieces that fit the cache; (values, scale)."""
-    import torch
-
-    values = torch.empty(tensor.shape, dtype=torch.int8)
-    scale = torch.empty(len(tensor), 1)
-    for begin in range(0, len(tensor), 64):
-        part = tensor[begin : begin + 64]
-        low, high = part.aminmax(dim=1, keepdim=True)
-        scale[begin : begin + 64] = torch.maximum(high / 127.5, low / -127.5)
-        values[begin : begin + 64] = (part / scale[begin : begin + 64]).round_()
-    return values, scale
-
-
 def child(action: str, source: Path, target: Path) -> None:
     """One measured rewrite in this process; prints a line of JSON."""
     import torch
 
     from computekit.models import open_model, rewrite
+    from computekit_quantize import schemes
+    from computekit_quantize.plan import Treatment
 
     torch.set_num_threads(1)
     open_model_kinds()
     imported = peak_bytes()
 
+    treatment = Treatment(schemes.INT8, None)
+
     def quantize(info: Any, load: Callable[[], Any]) -> Any:
-        values, scale = int8(load())
-        return [(info.name, values), (f"{info.name}_scale", scale)]
+        return treatment.round_stored(opened, info).store(info.name)
 
     begin, busy = time.perf_counter(), time.process_time()
     opened = open_model(source)
@@ -133,17 +122,19 @@ def remove(path: Path) -> None:
 
 
 def arithmetic(gigabytes: float) -> float:
-    """Seconds of the int8 arithmetic alone on a model of this size, one thread, scaled from one tensor."""
+    """Seconds of the int8 arithmetic alone on a model of this size, one thread, scaled from one piece of a tensor."""
     import torch
 
+    from computekit.models import compressed
+
     torch.set_num_threads(1)
-    tensor = torch.randn(ROWS, COLUMNS)
+    piece = torch.randn(compressed.CHUNK // COLUMNS, COLUMNS)
     times = []
-    for _ in range(5):
+    for _ in range(100):
         begin = time.perf_counter()
-        int8(tensor)
+        compressed.quantize(piece)
         times.append(time.perf_counter() - begin)
-    return statistics.median(times) * gigabytes * 1e9 / (4 * tensor.numel())
+    return statistics.median(times) * gigabytes * 1e9 / (4 * piece.numel())
 
 
 def measure(kind: str, gigabytes: float, runs: int, folder: Path) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def carry_out(run: computekit.StepRun, job: Job) -> int:
         job.race.check_unused()
     elif job.goal.max_bytes is not None:
         raise click.UsageError("--max-bytes chooses for one backend: name it instead of auto")
+    run.input(job.model)  # hashed from now on, while torch is imported
     source = _open(job)
-    run.input(job.model)
     _check_arch(job)
     if job.dry_run:
         _show_plan(run, job, source)

@@ -54,6 +54,7 @@ def convert(
       computekit convert checkpoint.pt model.safetensors --dtype bf16 --strip-prefix module.
       computekit convert model.gguf model/
     """
+    run.input(model)  # hashed from now on, while torch is imported
     from .. import files
     from ..models import gguf_decoder, open_model
     from ..models.conversion import DTYPES, Conversion, convert, kind_of
@@ -73,7 +74,6 @@ def convert(
         config=read_config(config) if config else {},
     )
     source = open_model(model, trust_pickle=trust_pickle)
-    run.input(model)
     kind = kind_of(wanted, folder=bool(config) or source.format == "folder" or gguf_decoder.runs(source))
     if kind.name == "folder" and not config and gguf_decoder.runs(source):
         source = gguf_decoder.GgufDecoder(source)

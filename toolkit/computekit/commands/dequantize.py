@@ -32,13 +32,13 @@ def dequantize(run: StepRun, model: Path, trust_pickle: bool) -> None:
     Example:
       computekit dequantize model-int8.pt -o model-float.pt
     """
+    run.input(model)  # hashed from now on, while torch is imported
     from .. import files
     from ..models import open_model, rewrite
     from ..models.float_view import FloatView
     from ..models.formats import check_rewritable
 
     source = open_model(model, trust_pickle=trust_pickle)
-    run.input(model)
     floats = FloatView(source)
     if not floats.weights:
         raise FileProblem(model, "holds no compressed weights", "there is nothing to dequantize")
