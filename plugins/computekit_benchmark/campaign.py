@@ -12,6 +12,10 @@ from .jobs import Job, JobFailed
 from .verdicts import Comparison
 
 MAX_FAILURES = 3
+LEAST_LONGEST_S = 0.5
+TRIAL_BUDGETS = 5
+"""No trial of models that are fast enough takes longer than so many time budgets."""
+
 INTERRUPTION = "interrupted"
 
 
@@ -38,6 +42,17 @@ class Campaign:
         share = 0.5 * self.budget_s / (verdicts.MIN_TRIALS * len(self.job.subjects) * len(self.batches))
         return min(0.5, max(0.05, share))
 
+    @property
+    def longest_s(self) -> list[float]:
+        """The longest call at each batch size for which there is time.
+
+        A trial makes at least four calls of each model. Verdicts are about the first batch size, which is therefore
+        worth several times the budget; a further one must fit into its share of it.
+        """
+        models = len(self.job.subjects)
+        share = self.budget_s / (verdicts.MIN_TRIALS * models * len(self.batches))
+        return [self.budget_s / models, *[max(LEAST_LONGEST_S, share)] * (len(self.batches) - 1)]
+
     def run(self, after_trial: Callable[[Campaign], None] = lambda _campaign: None) -> None:
         """Run the five needed trials, then more while a pair is unresolved and the budget lasts.
 
@@ -51,7 +66,7 @@ class Campaign:
         try:
             while len(self.trials) < verdicts.MIN_TRIALS or (not self.resolved and time.monotonic() < deadline):
                 try:
-                    self.trials.append(jobs.run(self._trial(), 2 * self.budget_s))
+                    self.trials.append(jobs.run(self._trial(), TRIAL_BUDGETS * self.budget_s))
                     lost = 0
                 except JobFailed as failure:
                     lost += 1
@@ -69,7 +84,7 @@ class Campaign:
 
     def _trial(self) -> Job:
         number = len(self.trials) + len(self.failures)
-        more = {"batches": self.batches, "seconds": self.seconds, "clock": self.clock, "budget_s": self.budget_s}
+        more = {"batches": self.batches, "seconds": self.seconds, "clock": self.clock, "longest_s": self.longest_s}
         return self.job.but(task="trial", seed=self.job.seed * 1_000_003 + number, more=more)
 
     @property

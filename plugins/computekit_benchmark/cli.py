@@ -99,16 +99,19 @@ def models(
       computekit benchmark models a.pt b.pt --input-shape 3,224,224 --batch-size 8
       computekit benchmark models a.pt --numerics --roofline -o a.json
     """
+    from computekit import catalog
+
     from .campaign import INTERRUPTION
     from .compare import Asked, compare_models
     from .jobs import INTERRUPTED, Job, Subject
 
     if clock == "device" and run.device.type != "cuda":
         raise computekit.ComputekitError(f"--clock device needs a CUDA device, not {run.device}; use wall or cpu")
+    roof = None if ceilings is None else catalog.find_hardware(ceilings)
     shared = Subject("", None, arch, dict(arch_args or {}), trust_pickle)
     asked = Asked(
         batch_size=batch_size, throughput_batches=throughput_batches, margin=margin, clock=clock,
-        budget_s=time_budget, numerics=numerics, roofline=roofline, ceilings=ceilings,
+        budget_s=time_budget, numerics=numerics, roofline=roofline, ceilings=roof,
     )  # fmt: skip
     job = Job("trial", (shared,), inputs=input_shape, compile=compile_)
     campaign = compare_models(run, models, names, data, job, asked)

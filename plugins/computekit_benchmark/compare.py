@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from computekit import ComputekitError, StepRun, files, records, statistics
+from computekit import ComputekitError, Hardware, StepRun, files, records, statistics
 from computekit.statistics import Estimate
 
 from . import inside, jobs, latency, machine, samples
-from .campaign import INTERRUPTION, Campaign
+from .campaign import INTERRUPTION, TRIAL_BUDGETS, Campaign
 from .jobs import Job, JobFailed
 from .rows import put, put_unknown, significant
 from .verdicts import MIN_TRIALS, Comparison
@@ -35,7 +35,7 @@ class Asked:
     budget_s: float
     numerics: bool = False
     roofline: bool = False
-    ceilings: str | None = None
+    ceilings: Hardware | None = None
 
 
 def compare_models(
@@ -71,7 +71,7 @@ def compare_models(
         if used is not None:
             run.details["data"] = used.describe()
             job = job.but(samples=samples.save(used, Path(folder) / "samples.pt"))
-        job, examined, interrupted = _examine_all(run, job, asked.batch_size)
+        job, examined, interrupted = _examine_all(run, job, asked)
         campaign = Campaign(job, batches, asked.budget_s, asked.margin, asked.clock)
         campaign.ended = INTERRUPTION if interrupted else None
         watch = machine.Watch()
@@ -90,13 +90,22 @@ def compare_models(
                 put_unknown(row, "throughput_per_s", "1/s", reason)
         comparisons = [c for batch in batches for c in campaign.comparisons(batch)]
         _report(run, campaign, comparisons, noise)
-        if asked.numerics and not interrupted:
-            inside.show_numerics(run, job, asked.batch_size)
-        if asked.roofline and not interrupted:
-            inside.show_roofline(
-                run, job, asked.batch_size, asked.ceilings, run.output(models[0].parent / "roofline.svg").parent
-            )
+        if not interrupted:
+            _look_inside(run, job, asked, campaign, run.output(models[0].parent / "roofline.svg").parent)
     return campaign
+
+
+def _look_inside(run: StepRun, job: Job, asked: Asked, campaign: Campaign, folder: Path) -> None:
+    """Numerics and roofline where they are asked for; what was timed before is kept, whatever happens to them."""
+    try:
+        if asked.numerics:
+            inside.show_numerics(run, job, asked.batch_size)
+        if asked.roofline:
+            inside.show_roofline(run, job, asked.batch_size, asked.ceilings, folder)
+    except KeyboardInterrupt:
+        campaign.ended = INTERRUPTION
+        run.details["measured"]["partial"] = True
+        run.note("partial: interrupted while looking inside the models")
 
 
 def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
@@ -118,7 +127,7 @@ def _labels(models: Sequence[Path], names: Sequence[str]) -> list[str]:
     return labels
 
 
-def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dict[str, Any]], bool]:
+def _examine_all(run: StepRun, job: Job, asked: Asked) -> tuple[Job, dict[str, dict[str, Any]], bool]:
     """The job with the subjects that can be timed, what `isolated.examine` says of each model, and whether Ctrl-C came
     in between.
 
@@ -127,11 +136,12 @@ def _examine_all(run: StepRun, job: Job, batch: int) -> tuple[Job, dict[str, dic
     """
     examined: dict[str, dict[str, Any]] = {}
     failures = []
+    more = {"batch": asked.batch_size, "longest_s": asked.budget_s / len(job.subjects)}
     with run.progress(len(job.subjects), "examining", "model") as bar:
         for subject in job.subjects:
-            ask = job.but(task="isolated", subjects=(subject,), more={"batch": batch})
+            ask = job.but(task="isolated", subjects=(subject,), more=more)
             try:
-                found = jobs.run(ask, EXAMINING_S)
+                found = jobs.run(ask, EXAMINING_S + TRIAL_BUDGETS * asked.budget_s)
             except KeyboardInterrupt:
                 if not examined:
                     raise

@@ -13,7 +13,8 @@ from computekit.models.compressed_layers import count_parameters
 
 from . import compiling, memory, samples
 from .jobs import Job, Subject
-from .loading import blaming, caller, example_inputs, first_tensor, load, prepare
+from .loading import blaming, caller, example_inputs, load, prepare, tensors
+from .timing import REMEDY, check_pace
 
 if TYPE_CHECKING:
     import torch
@@ -27,12 +28,18 @@ LEAK_CALLS = 20
 LEAK_S = 0.6
 """Leaks are looked for in spans of up to so many calls, each about so long; not in models that take longer for one."""
 
+OUTPUTS = 20
+OUTPUTS_S = 0.2
+"""Outputs are looked at in up to so many calls in so much time, and in two at least."""
+
 ENERGY_S = 2.0
 """NVML and RAPL counters move every 1 to 100 ms, so shorter spans would be mostly rounding."""
 
 
 def examine(job: Job) -> dict[str, Any]:
     """Load the job's only subject and call it at batch size ``more["batch"]``.
+
+    A call may take ``more["longest_s"]`` seconds.
 
     Returns parameters, output_shape, other_shape (if a second call with the same inputs gives another), nonfinite (how
     many outputs are NaN or infinite), compile_s if the job compiles, peak_memory_bytes (or peak_memory_reason),
@@ -51,13 +58,15 @@ def examine(job: Job) -> dict[str, Any]:
         module = compiling.compiled(model.module) if job.compile else model.module
         call = caller(module, example_inputs(model, job, batch))
         if job.compile:
-            result["compile_s"] = _compile_s(call, device)
+            result["compile_s"], pace_s = _compile_s(call, device)
         if job.compile and device.type == "cpu":
             result["peak_memory_reason"] = "the compiler in the same process needs more than the model"
         else:
             memory.settle()
-            result |= _peak(call, device, before)
-        result |= _output([call(), call()])
+            peak, pace_s = _peak(call, device, before)
+            result |= peak
+        check_pace(subject.label, pace_s, job.more["longest_s"], REMEDY)
+        result |= _output(call)
         result |= _energy(call, device, batch)
     return result | _quality(model.module, job, device)
 
@@ -72,14 +81,15 @@ def _rehearse(job: Job, batch: int) -> None:
         caller(model.module, example_inputs(model, job, batch))()
 
 
-def _compile_s(call: Callable[[], Any], device: torch.device) -> float:
-    """What the first call takes longer than the second."""
+def _compile_s(call: Callable[[], Any], device: torch.device) -> tuple[float, float]:
+    """What the first call takes longer than the second, and the seconds of the second."""
     stamps = [time.perf_counter()]
     for _ in range(2):
         call()
         devices.synchronize(device)
         stamps.append(time.perf_counter())
-    return (stamps[1] - stamps[0]) - (stamps[2] - stamps[1])
+    second = stamps[2] - stamps[1]
+    return (stamps[1] - stamps[0]) - second, second
 
 
 def _parameters(module: nn.Module, subject: Subject) -> int:
@@ -93,24 +103,29 @@ def _parameters(module: nn.Module, subject: Subject) -> int:
     return roles.count_parameters(FloatView(open_model(subject.path, trust_pickle=subject.trust_pickle)))
 
 
-def _peak(call: Callable[[], Any], device: torch.device, before: int) -> dict[str, Any]:
-    """Peak of weights, inputs and one call's activations, above what the process held before the model came."""
+def _peak(call: Callable[[], Any], device: torch.device, before: int) -> tuple[dict[str, Any], float]:
+    """Peak of weights, inputs and one call's activations, above what the process held before the model came; and the
+    seconds of that call."""
     import torch
 
     if device.type == "cuda":
         call()
-        torch.cuda.reset_peak_memory_stats(device)
-        call()
         devices.synchronize(device)
-        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
-    if not memory.can_reset_peak() or device.type != "cpu":
-        return {"peak_memory_reason": f"this system keeps no resettable peak for {device.type}"}
-    memory.reset_peak()
+        torch.cuda.reset_peak_memory_stats(device)
+    resettable = memory.can_reset_peak() and device.type == "cpu"
+    if resettable:
+        memory.reset_peak()
     began = time.perf_counter()
     call()
-    calls = min(LEAK_CALLS, int(LEAK_S / (time.perf_counter() - began)))
+    devices.synchronize(device)
+    pace_s = time.perf_counter() - began
+    if device.type == "cuda":
+        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}, pace_s
+    if not resettable:
+        return {"peak_memory_reason": f"this system keeps no resettable peak for {device.type}"}, pace_s
     peak = memory.peak_bytes() - before
-    return {"peak_memory_bytes": peak} | ({"grows_bytes_per_call": _growth(call, calls)} if calls else {})
+    calls = min(LEAK_CALLS, int(LEAK_S / pace_s))
+    return {"peak_memory_bytes": peak} | ({"grows_bytes_per_call": _growth(call, calls)} if calls else {}), pace_s
 
 
 def _growth(call: Callable[[], Any], calls: int) -> float:
@@ -126,17 +141,23 @@ def _growth(call: Callable[[], Any], calls: int) -> float:
     return max(0.0, min(after - before for before, after in itertools.pairwise(held)) / calls)
 
 
-def _output(outputs: list[Any]) -> dict[str, Any]:
+def _output(call: Callable[[], Any]) -> dict[str, Any]:
     """What is odd about the outputs of several calls with the same inputs."""
     import torch
 
-    tensors = [tensor for tensor in map(first_tensor, outputs) if tensor is not None]
-    if not tensors:
-        return {"output_shape": None, "nonfinite": 0}
-    shapes = [list(tensor.shape) for tensor in tensors]
-    bad = int((~torch.isfinite(tensors[-1])).sum()) if tensors[-1].is_floating_point() else 0
+    shapes: list[list[int] | None] = []
+    bad = 0
+    until = time.perf_counter() + OUTPUTS_S
+    while len(shapes) < 2 or (len(shapes) < OUTPUTS and time.perf_counter() < until):
+        found = list(tensors(call()))
+        shapes.append(list(found[0].shape) if found else None)
+        bad = max(bad, sum(int((~torch.isfinite(tensor)).sum()) for tensor in found if _may_be_nan(tensor)))
     other = [shape for shape in shapes if shape != shapes[0]]
     return {"output_shape": shapes[0], "nonfinite": bad} | ({"other_shape": other[0]} if other else {})
+
+
+def _may_be_nan(tensor: torch.Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype.itemsize > 1  # fp8 has no isfinite
 
 
 def _energy(call: Callable[[], Any], device: torch.device, batch: int) -> dict[str, Any]:

@@ -6,13 +6,16 @@ model in one process differ by memory layout, and because peak memory never goes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from computekit import ComputekitError
 from computekit.inputs import Input
@@ -94,32 +97,50 @@ def run(job: Job, measuring_s: float) -> dict[str, Any]:
     Raises:
         JobFailed: the model raised, the process was killed, or it hangs.
     """
+    label = job.subjects[0].label if len(job.subjects) == 1 else None
     timeout_s = measuring_s + STARTUP_ALLOWANCE_S + (COMPILE_ALLOWANCE_S if job.compile else 0.0)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "computekit_benchmark.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for the asking process, which then keeps what it has
-    )
-    try:
-        out, err = process.communicate(job.to_json(), timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise JobFailed(f"no result after {timeout_s:.0f} s; the process was ended", fatal=True) from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    if process.returncode < 0:
-        name = signal.Signals(-process.returncode).name
+    with (
+        tempfile.TemporaryFile("w+") as asked,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        # files and no pipes: a process that the model started would keep a pipe open
+        asked.write(job.to_json())
+        asked.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "computekit_benchmark.worker"],
+            stdin=asked,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,  # Ctrl-C is for the asking process, which then keeps what it has
+        )
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise JobFailed(f"no result after {timeout_s:.0f} s; the process was ended", label, fatal=True) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the process, and all that its models started
+            process.wait()
+        return _result(process.returncode, _text(out), _text(err), label)
+
+
+def _text(stream: IO[str]) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def _result(status: int, out: str, err: str, label: str | None) -> dict[str, Any]:
+    """What a process that ended with ``status`` found; ``label`` is the model's, where it had one alone."""
+    if status < 0:
+        name = signal.Signals(-status).name
         cause = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        raise JobFailed(f"the measuring process was ended by {name}{cause}")
+        raise JobFailed(f"the measuring process was ended by {name}{cause}", label)
     try:
         result: dict[str, Any] = json.loads(out)
     except ValueError:
         last = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        raise JobFailed(f"the measuring process ended with status {process.returncode}: {last}") from None
+        raise JobFailed(f"the measuring process ended with status {status}: {last}", label) from None
     if "error" in result:
         raise JobFailed(result["error"], result.get("label"), fatal=True)
     return result

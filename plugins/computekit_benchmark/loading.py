@@ -41,9 +41,9 @@ def blaming(label: str, doing: str) -> Iterator[None]:
         raise
     except ComputekitError as error:
         raise ModelFault(label, str(error)) from error
-    except Exception as error:
-        text = (str(error).splitlines() or [""])[0]
-        raise ModelFault(label, f"{doing} failed with {type(error).__name__}: {text}") from error
+    except (Exception, SystemExit) as error:
+        text = "".join(f": {line}" for line in str(error).splitlines()[:1])
+        raise ModelFault(label, f"{doing} failed with {type(error).__name__}{text}") from error
 
 
 def prepare(job: Job) -> torch.device:
@@ -111,17 +111,17 @@ def caller(module: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     return call
 
 
-def first_tensor(output: Any) -> torch.Tensor | None:
-    """The first tensor in what a model returned: tensors, tuples, dicts and output classes are looked into."""
+def tensors(output: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in what a model returned: tuples, dicts and output classes are looked into."""
     import torch
 
     if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, dict):
-        output = list(output.values())
-    if isinstance(output, (list, tuple)):
-        for item in output:
-            found = first_tensor(item)
-            if found is not None:
-                return found
-    return None
+        yield output
+    elif isinstance(output, (dict, list, tuple)):
+        for item in output.values() if isinstance(output, dict) else output:
+            yield from tensors(item)
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """The first of `tensors`."""
+    return next(tensors(output), None)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .jobs import Job
-from .loading import blaming, example_inputs, first_tensor, load, prepare
+from .loading import ModelFault, blaming, example_inputs, first_tensor, load, prepare
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,8 @@ def _finite(tensor: torch.Tensor) -> bool:
 def run(job: Job) -> dict[str, Any]:
     """Compare precisions at batch size ``more["batch"]``.
 
-    Returns for each of `PRECISIONS` (fp8 only where layers can use it): ``layers`` (name, relative error of the output
+    Returns for each of `PRECISIONS` (fp8 only where layers can use it): ``failed`` if the model cannot run in it,
+    ``layers`` (name, relative error of the output
     against fp32 in the 2-norm, overflow and underflow counts, elements) in order of execution, and ``faults``
     (operations that overflowed, first one first).
     """
@@ -83,11 +84,15 @@ def run(job: Job) -> dict[str, Any]:
         exact = trace(model.module.float(), _cast(inputs, torch.float32))
     report: dict[str, Any] = {"fp32": {"layers": [], "faults": exact.faults}}
     for precision in PRECISIONS:
-        with blaming(subject.label, f"a call in {precision}"):
-            module = copy.deepcopy(model.module).to(dtypes[precision])
-            if precision == "fp8" and not round_products(module):
-                continue
-            low = trace(module, _cast(inputs, dtypes[precision]))
+        try:
+            with blaming(subject.label, f"a call in {precision}"):
+                module = copy.deepcopy(model.module).to(dtypes[precision])
+                if precision == "fp8" and not round_products(module):
+                    continue
+                low = trace(module, _cast(inputs, dtypes[precision]))
+        except ModelFault as fault:
+            report[precision] = {"layers": [], "faults": [], "failed": fault.problem}
+            continue
         common = [name for name in exact.outputs if name in low.outputs]
         layers = [compare(name, exact.outputs[name], low.outputs[name]) for name in common]
         report[precision] = {"layers": layers, "faults": low.faults}
@@ -182,6 +187,9 @@ def describe(label: str, report: dict[str, Any]) -> str:
 
     lines = []
     for precision in (precision for precision in PRECISIONS if precision in report):
+        if "failed" in report[precision]:
+            lines.append(f"{label}: {report[precision]['failed']}")
+            continue
         layers, faults = report[precision]["layers"], report[precision]["faults"]
         worst = sorted(layers, key=lambda layer: (-layer["overflow"], -layer["relative_error"]))[:5]
         rows = [[x["layer"], x["relative_error"], x["overflow"], x["underflow"], x["elements"]] for x in worst]

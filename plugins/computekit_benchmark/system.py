@@ -38,7 +38,7 @@ class SystemUnderTest:
             self.pool = example_inputs(model, job, POOL)
         with blaming(self.label, "a call with one sample"), torch.inference_mode():
             runner = Runner(self.label, lambda: self.run([0]))
-            warm_up(runner, self.device, 0.2, float(job.more["duration_s"]) * 10)
+            warm_up(runner, self.device, 0.2, float(job.more["duration_s"]), "give a longer --duration")
 
     def run(self, indices: Sequence[int]) -> None:
         """Answer the samples with these indices (any whole numbers) as one batch, and wait until it is done."""

@@ -33,6 +33,11 @@ MOST_WARM_UP_CALLS = 200
 LONG_CALL_S = 50e-3
 """A call this long fills the caches itself, so a visit needs no untimed call."""
 
+LONG_ROUND_S = 5.0
+"""A round this long stands alone."""
+
+REMEDY = "give more --time-budget or a smaller --batch-size"
+
 
 @dataclass
 class Runner:
@@ -51,10 +56,11 @@ class Runner:
 
 
 def trial(job: Job) -> dict[str, Any]:
-    """Time all subjects of ``job``; ``more`` holds batches, seconds (per batch size), clock, budget_s.
+    """Time all subjects of ``job``; ``more`` holds batches, seconds (per batch size), clock, and longest_s: by batch
+    size, the longest call that the budget allows.
 
     Returns for each batch size and model: the first call, the warm-up calls, and the calls of each visit, in seconds.
-    A batch size other than the first at which a model fails is left out and named in ``failures``.
+    A batch size other than the first at which a model fails or is too slow is left out and named in ``failures``.
     """
     import torch
 
@@ -71,7 +77,7 @@ def trial(job: Job) -> dict[str, Any]:
         loaded[index] = (model, compiling.compiled(model.module) if job.compile else model.module)
     measured: dict[str, Any] = {}
     failures: dict[str, str] = {}
-    for batch in job.more["batches"]:
+    for batch, longest_s in zip(job.more["batches"], job.more["longest_s"], strict=True):
         try:
             with torch.inference_mode():  # entered here: each call would pay 3 us for its own
                 runners = []
@@ -80,7 +86,7 @@ def trial(job: Job) -> dict[str, Any]:
                     label = job.subjects[index].label
                     with blaming(label, f"a call with batch size {batch}"):
                         runners.append(Runner(label, functools.partial(module, *example_inputs(model, job, batch))))
-                        warm_up(runners[-1], device, job.more["seconds"] / 10, job.more["budget_s"])
+                        warm_up(runners[-1], device, job.more["seconds"] / 10, longest_s, REMEDY)
                 interleave(runners, job.more["seconds"], make_timer(job.more["clock"], device), chance)
         except ModelFault as fault:
             if batch == job.more["batches"][0]:
@@ -99,11 +105,11 @@ def trial(job: Job) -> dict[str, Any]:
     return {"batches": measured, "failures": failures, "order": [job.subjects[i].label for i in order]}
 
 
-def warm_up(runner: Runner, device: torch.device, seconds: float, budget_s: float) -> None:
+def warm_up(runner: Runner, device: torch.device, seconds: float, longest_s: float, remedy: str) -> None:
     """Call until caches, allocators and lazily chosen kernels have settled: at least 3 calls and ``seconds``.
 
     Raises:
-        ModelFault: a call outlasts ``budget_s``; the first may, because it may compile.
+        ModelFault: a call outlasts ``longest_s``; the first may, because it may compile.
     """
 
     def timed() -> float:
@@ -115,17 +121,20 @@ def warm_up(runner: Runner, device: torch.device, seconds: float, budget_s: floa
     started = time.perf_counter()
     runner.first_call_s = timed()
     runner.warm_up_s.append(timed())
-    if runner.warm_up_s[0] > budget_s:
-        raise ModelFault(
-            runner.label,
-            f"one call takes {runner.warm_up_s[0]:.1f} s, longer than the whole time budget of {budget_s:g} s; "
-            "give more --time-budget or a smaller --batch-size",
-        )
-    enough = 1 if runner.warm_up_s[0] > budget_s / 10 else 3
+    check_pace(runner.label, runner.warm_up_s[0], longest_s, remedy)
+    enough = 1 if runner.warm_up_s[0] > longest_s / 10 else 3
     while len(runner.warm_up_s) < enough or (
         time.perf_counter() - started < seconds and len(runner.warm_up_s) < MOST_WARM_UP_CALLS
     ):
         runner.warm_up_s.append(timed())
+
+
+def check_pace(label: str, call_s: float, longest_s: float, remedy: str) -> None:
+    """Raises ModelFault where a call of ``call_s`` is too long to be measured in the time that there is."""
+    if call_s > longest_s:
+        raise ModelFault(
+            label, f"one call takes {call_s:.1f} s, and there is time for calls of {longest_s:.3g} s; {remedy}"
+        )
 
 
 def interleave(runners: list[Runner], seconds: float, timer: Timer, chance: random.Random) -> None:
@@ -134,8 +143,9 @@ def interleave(runners: list[Runner], seconds: float, timer: Timer, chance: rand
     gc.disable()
     try:
         deadline = time.perf_counter() + seconds * len(runners)
+        least = 1 if 2 * sum(runner.pace_s for runner in runners) > LONG_ROUND_S else MIN_ROUNDS
         for done in range(MAX_ROUNDS):
-            if done >= MIN_ROUNDS and time.perf_counter() > deadline:
+            if done >= least and time.perf_counter() > deadline:
                 break
             turn = list(runners)
             chance.shuffle(turn)

@@ -39,6 +39,8 @@ def main() -> None:
         result = {"error": str(error)}
     json.dump(result, results)
     results.close()
+    sys.stderr.flush()
+    os._exit(0)  # threads that a model left running would keep the process alive
 
 
 if __name__ == "__main__":

@@ -169,6 +169,9 @@ _LABELS = numpy.arange(30) % 3
         (_GOOD[:0], _LABELS[:0], r"inputs have shape \(0, 4\)"),
         (numpy.full((30, 4), "x"), _LABELS, "inputs are of type <U1"),
         (_GOOD, numpy.where(_LABELS == 0, numpy.nan, 1.0), "targets are of type float64"),
+        (_GOOD, numpy.where(_LABELS == 0, numpy.inf, 1.0), "targets are of type float64"),
+        (_GOOD, numpy.where(_LABELS == 0, 10**12, 1), "targets hold 1000000000000, but there are 30 samples"),
+        (_GOOD * numpy.float64(1e300), _LABELS, "inputs hold NaN or infinity"),
     ],
 )
 def test_unusable_arrays_say_what_is_wrong(inputs: Any, targets: Any, message: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .text import Window
 
 _TRAIN, _VALIDATION = 0.7, 0.1
+_NUMBERING = "give at least 3 samples of each class, and number the classes from 0 without gaps"
 _SIGNALS = "signals"
 _NPZ_INPUTS = ("inputs", "x", "X", "images", "data", _SIGNALS)
 _NPZ_TARGETS = ("targets", "y", "labels", "target")
@@ -159,6 +160,8 @@ def from_arrays(name: str, inputs: Any, targets: Any, source: str) -> Data:
     x, y = _inputs(name, inputs), _targets(name, targets)
     if len(x) != len(y):
         raise DataProblem(name, f"{len(x)} inputs but {len(y)} targets")
+    if y.max() >= len(y):
+        raise DataProblem(name, f"targets hold {y.max()}, but there are {len(y)} samples", _NUMBERING)
     classes = int(y.max()) + 1
     counts = numpy.bincount(y, minlength=classes)
     if counts.min() < 3:
@@ -166,7 +169,7 @@ def from_arrays(name: str, inputs: Any, targets: Any, source: str) -> Data:
         raise DataProblem(
             name,
             f"class {rare} has {counts[rare]} samples, and each class needs one for train, validation and test",
-            "give at least 3 samples of each class, and number the classes from 0 without gaps",
+            _NUMBERING,
         )
     order = numpy.random.RandomState(0).permutation(len(y))  # RandomState's stream is frozen across numpy versions
     parts: tuple[list[numpy.ndarray], ...] = ([], [], [])
@@ -229,7 +232,8 @@ def _inputs(name: str, values: Any) -> numpy.ndarray:
         raise DataProblem(name, f"inputs are of type {x.dtype}", "they must be numbers")
     if x.ndim < 2 or 0 in x.shape:
         raise DataProblem(name, f"inputs have shape {x.shape}", "they must be (N, features) or images")
-    x = x.astype(numpy.float32) / numpy.float32(255 if x.dtype == numpy.uint8 else 1)
+    with numpy.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+        x = x.astype(numpy.float32) / numpy.float32(255 if x.dtype == numpy.uint8 else 1)
     bad = ~numpy.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if bad.any():
         raise DataProblem(
@@ -253,11 +257,18 @@ def _targets(name: str, values: Any) -> numpy.ndarray:
         y = y[:, 0]
     if y.ndim != 1:
         raise DataProblem(name, f"targets have shape {y.shape}", "they must be class numbers of shape (N,)")
-    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and (y == numpy.floor(y)).all()):
+    if y.dtype.kind not in "iub" and not (y.dtype.kind == "f" and _whole(y)):
         raise DataProblem(name, f"targets are of type {y.dtype}", "they must be class numbers 0, 1, 2, ...")
     if y.dtype.kind in "if" and y.min(initial=0) < 0:
         raise DataProblem(name, f"targets hold {y.min()}", "they must be class numbers 0, 1, 2, ...")
     return y.astype(numpy.int64)
+
+
+def _whole(values: numpy.ndarray) -> bool:
+    """Whether all of ``values`` are finite whole numbers."""
+    import numpy
+
+    return bool((numpy.isfinite(values) & (values == numpy.floor(values))).all())
 
 
 def _npz(path: Path) -> Data:

@@ -136,3 +136,9 @@ def test_one_model_alone_is_timed_without_a_comparison(plays):
     assert len(c.trials) == 5
     assert c.comparisons(1) == []
     assert c.calls(0, 1) == [[1.0] * 6] * 5
+
+
+def test_a_further_batch_size_must_fit_into_its_share_of_the_budget():
+    c = Campaign(JOB, [1, 64, 256], budget_s=60)
+    assert c.longest_s == [30.0, 2.0, 2.0]
+    assert Campaign(JOB, [1, 64], budget_s=1).longest_s == [0.5, campaign.LEAST_LONGEST_S]

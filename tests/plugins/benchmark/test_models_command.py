@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import textwrap
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 import computekit
 from computekit import cli, host
 from computekit.models import ArchRef, build, save_module
+from computekit_benchmark.jobs import JobFailed
 
 ZOO = """
     import os, signal
@@ -134,6 +136,42 @@ def test_ctrl_c_before_the_first_trial_keeps_what_is_known(folder, monkeypatch, 
     assert first["latency_s"]["reason"] == "interrupted"
     assert ("reason" in second["peak_memory_bytes"]) == (examined == 1)
     assert any("interrupted after 0 trials" in note for note in record["notes"])
+
+
+FOUND = {
+    "isolated": {
+        "parameters": 2410, "output_shape": [1, 10], "nonfinite": 0, "peak_memory_bytes": 9000, "energy_reason": "-",
+    },
+    "trial": {
+        "batches": {"1": [{"first_call_s": 1.0, "warm_up_s": [1.0], "visits": [[1.0]] * 6}] * 2},
+        "failures": {}, "order": ["a", "b"],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "expected"), [(KeyboardInterrupt(), 130), (JobFailed("it hangs"), 0)])
+def test_what_was_timed_is_kept_when_the_look_inside_fails(folder, monkeypatch, end, expected):
+    def run(job, _seconds):
+        if job.task not in FOUND:
+            raise end
+        return copy.deepcopy(FOUND[job.task])
+
+    monkeypatch.setattr("computekit_benchmark.jobs.run", run)
+    models = make("a"), make("b", width=64)
+    code, out, _ = invoke("models", *models, *QUICK, "--numerics", "--roofline", "--json")
+    record = json.loads(out)
+    assert code == expected
+    assert record["details"]["measured"]["partial"] is (code == 130)
+    assert [pair["verdict"] for pair in record["details"]["measured"]["pairs"]] == ["same"]
+    said = "interrupted while looking inside" if code else "no numerics of b: it hangs"
+    assert any(said in note for note in record["notes"])
+
+
+def test_ceilings_that_do_not_exist_are_refused_before_anything_is_measured(folder, monkeypatch):
+    monkeypatch.setattr("computekit_benchmark.jobs.run", lambda job, _seconds: pytest.fail(job.task))
+    code, out, err = invoke("models", make("a"), *QUICK, "--roofline", "--ceilings", "nowhere.json")
+    assert (code, out) == (1, "")
+    assert "nowhere.json" in err
 
 
 @pytest.mark.slow

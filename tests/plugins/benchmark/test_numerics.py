@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from computekit.inputs import Input
 from computekit_benchmark import numerics
+from computekit_benchmark.jobs import Job, Subject
 
 
 class NaiveSoftmax(nn.Module):
@@ -86,3 +88,20 @@ def test_fp8_rounds_the_operands_of_products_only():
     assert torch.equal(module[0](x), nn.functional.linear(numerics.to_e4m3(x), module[0].weight, module[0].bias))
     assert set(numerics.trace(module, (x,)).outputs) == {"0", "1", "2", "3"}
     assert numerics.round_products(nn.Sequential(nn.Embedding(4, 4))) == 0
+
+
+def test_a_precision_in_which_the_model_cannot_run_does_not_hide_the_others(tmp_path, monkeypatch):
+    (tmp_path / "picky.py").write_text(
+        "import torch\n"
+        "class Picky(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        if x.dtype == torch.float16: raise RuntimeError('no fp16')\n"
+        "        return super().forward(x)\n"
+        "def build(): return Picky(4, 4)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = Job("numerics", (Subject("m", None, "picky:build"),), inputs=(Input((4,)),), more={"batch": 1})
+    report = numerics.run(job)
+    assert report["fp16"]["failed"] == "a call in fp16 failed with RuntimeError: no fp16"
+    assert report["bf16"]["layers"] and report["fp8"]["layers"]
+    assert "m: a call in fp16 failed" in numerics.describe("m", report)

@@ -18,7 +18,8 @@ CPU = torch.device("cpu")
 
 def job(**more: object) -> Job:
     subjects = tuple(Subject(f"depth {d}", None, "computekit_benchmark.workloads:mlp", {"depth": d}) for d in (1, 2, 3))
-    settings = {"batches": [2, 4], "seconds": 0.02, "clock": "wall", "budget_s": 60, **more}
+    settings = {"batches": [2, 4], "seconds": 0.02, "clock": "wall", **more}
+    settings["longest_s"] = [60] * len(settings["batches"])
     return Job("trial", subjects, inputs=(Input((256,)),), more=settings)
 
 
@@ -70,18 +71,44 @@ def test_a_further_batch_size_that_fails_is_left_out_and_named(monkeypatch):
         timing.trial(job(batches=[4, 2]))
 
 
+def test_a_batch_size_for_which_there_is_no_time_is_left_out():
+    slow = job()
+    result = timing.trial(slow.but(more={**slow.more, "longest_s": [60, 0.0]}))
+    assert list(result["batches"]) == ["2"]
+    assert "there is time for calls of 0 s; give more --time-budget" in result["failures"]["4"]
+
+
+def test_a_long_round_stands_alone():
+    runners = [timing.Runner(name, lambda: None, warm_up_s=[10.0]) for name in "ab"]
+    timing.interleave(runners, 0.0, lambda _call, calls: [10.0] * calls, timing.random.Random(0))
+    assert [len(runner.visits) for runner in runners] == [2, 2]
+
+
 def test_one_call_that_outlasts_the_budget_is_refused():
     runner = timing.Runner("sloth", lambda: time.sleep(0.02))
-    with pytest.raises(ModelFault, match=r"sloth: one call takes .* longer than the whole time budget"):
-        timing.warm_up(runner, CPU, 0.1, budget_s=0.01)
+    with pytest.raises(ModelFault, match=r"sloth: one call takes .* there is time for calls of 0.01 s; give more"):
+        timing.warm_up(runner, CPU, 0.1, 0.01, "give more")
+
+
+def test_odd_outputs_are_found_wherever_they_are():
+    calls = []
+
+    def call():
+        calls.append(None)
+        nan = torch.tensor([float("nan"), 1j]) if len(calls) == 3 else torch.zeros(2)
+        return {"logits": torch.zeros(1, 1 + (len(calls) == 4)), "more": [nan, None, torch.zeros(2, dtype=torch.int8)]}
+
+    assert isolated._output(call) == {"output_shape": [1, 1], "nonfinite": 1, "other_shape": [1, 2]}
+    fp8 = torch.zeros(2).to(torch.float8_e4m3fn)
+    assert isolated._output(lambda: (fp8, None)) == {"output_shape": [2], "nonfinite": 0}
 
 
 @pytest.mark.skipif(not memory.can_reset_peak(), reason="needs /proc/self/clear_refs")
 def test_a_leak_is_seen():
     kept = []
-    leaking = isolated._peak(lambda: kept.append(b"x" * 2_000_000), CPU, 0)  # written to, so that pages are resident
+    leaking = isolated._peak(lambda: kept.append(b"x" * 2_000_000), CPU, 0)[0]  # written to, so that pages are resident
     assert leaking["grows_bytes_per_call"] > 1_000_000
-    assert isolated._peak(lambda: b"x" * 2_000_000, CPU, 0)["grows_bytes_per_call"] < 100_000
+    assert isolated._peak(lambda: b"x" * 2_000_000, CPU, 0)[0]["grows_bytes_per_call"] < 100_000
 
 
 @pytest.mark.slow
