@@ -11,6 +11,8 @@ class Constants:
 
     sustained_until_2022: float = 0.779
     """Share of the tensor peak that clocks sustain in large products, parts before 2022 (Volta, Ampere)."""
+    sustained_fixed: float = 0.95
+    """The same of parts whose peak is at the clock they always run at (TPUs)."""
     sustained_since_2022: float = 0.65
     """The same since 2022 (Hopper, Ada, Blackwell), whose peak at full clock exceeds the power limit."""
     memory_until_2022: float = 0.755
@@ -43,7 +45,7 @@ class Constants:
     """Sequence length at which fused attention reaches half its rate: short ones leave units idle."""
     contention: float = 0.2
     """Share of overlapped reductions that still shows, for they take multiprocessors and bandwidth."""
-    gather_wait: float = 0.95
+    gather_wait: float = 0.6
     """The same for weights that are gathered just before they are used (FSDP)."""
     host_s: float = 0.9e-3
     """Host time of one layer's forward, recomputed and backward pass, where launches block."""

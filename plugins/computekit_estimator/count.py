@@ -199,6 +199,7 @@ def _put_dimensions(put: Putter, dims: Transformer, tokens: int) -> None:
 def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     from computekit import flops
 
+    asked = subject.tokens
     try:
         cost = counted(subject)
     except flops.CountFailed as error:
@@ -210,6 +211,10 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         _put_dimensions(put, subject.dims, subject.tokens or subject.dims.seq)
         return
     where = f"one sample, run on the {cost.ran_on} device"
+    if subject.tokens != asked:
+        where += f"; of {subject.tokens} tokens"
+        tell(run, f"a sample of {subject.tokens} tokens was counted, for {asked} take more than {MOST_OPERATORS:,} "
+                  "operators")  # fmt: skip
     if subject.dims is not None and subject.dims.experts:
         put("active_parameters", subject.dims.active_parameters, "")
     put("forward_flops", cost.forward, "FLOP", where)
@@ -243,11 +248,35 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         run.show(_module_table(cost))
 
 
-def counted(subject: Subject) -> FlopCount:
-    """The count of a subject that has a module.
+MOST_OPERATORS = 60_000
+"""Operators of one count, some fifteen seconds; the largest models of today run a third of them. Code without fast
+kernels for its recurrence runs a dozen of them for each token in each layer."""
+FEWER_TOKENS = (16, 4)
+"""Lengths of the sample that are tried instead when there are more."""
 
-    Code that wants more than the main input gets all that it takes; code that needs values is built with real weights;
-    products over groups of experts exist in bf16 only.
+
+def counted(subject: Subject) -> FlopCount:
+    """The count of a subject that has a module, with fewer tokens where it runs too many operators.
+
+    Raises:
+        CountFailed: it does not run, or it runs too many operators whatever the sample.
+    """
+    from computekit import flops
+
+    for tokens in FEWER_TOKENS:
+        try:
+            return _counted(subject)
+        except flops.TooManyOperators as error:
+            if subject.shorten is None or subject.tokens is None:
+                raise flops.CountFailed(f"{error}; give fewer tokens with --seq") from error
+            if tokens < subject.tokens:
+                subject.shorten(tokens)
+    return _counted(subject)
+
+
+def _counted(subject: Subject) -> FlopCount:
+    """Code that wants more than the main input gets all that it takes; code that needs values is built with real
+    weights; products over groups of experts exist in bf16 only.
     """
     from computekit import flops
 
@@ -264,7 +293,9 @@ def counted(subject: Subject) -> FlopCount:
     try:
         for make, kwargs in ways:
             try:
-                return flops.count(make(), subject.inputs, kwargs)
+                return flops.count(make(), subject.inputs, kwargs, max_operators=MOST_OPERATORS)
+            except flops.TooManyOperators:
+                raise
             except flops.CountFailed as error:
                 first = first or error
     finally:

@@ -89,6 +89,8 @@ class Gpu:
         """The rate that large products really reach: the peak, less what power and clocks take."""
         if self.measured:
             return self.peak(precision)
+        if self.kind == "tpu":
+            return self.peak(precision) * constants.sustained_fixed
         share = constants.sustained_until_2022 if self.year < 2022 else constants.sustained_since_2022
         if self.power_w and self.tdp_w and self.power_w < self.tdp_w:
             share *= (self.power_w / self.tdp_w) ** constants.power_exponent

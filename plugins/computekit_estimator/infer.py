@@ -13,10 +13,10 @@ import numpy as np
 
 from . import collectives, gemm
 from .constants import CONSTANTS, Constants
+from .divisors import near
 from .errors import CannotPredict, ImpossibleLayout
 from .hardware import Gpu
 from .layer import flash_share
-from .layout import near
 from .memory import CONTEXT_BYTES
 from .transformer import Transformer
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .divisors import near
 from .errors import ImpossibleLayout
 from .hardware import Gpu
 from .transformer import Transformer
@@ -23,7 +24,8 @@ class Layout:
     tp, pp, cp, ep, dp: ranks of tensor, pipeline, context, expert and data parallelism; vp: interleaved model chunks
     of a stage. ``microbatch`` is sequences of one forward pass, ``global_batch`` of one step. ``sharding`` zero1 shards
     the optimizer, zero2 gradients too, zero3 (FSDP) weights too. ``fused_attention`` never writes the score matrix.
-    ``overlap`` hides gradient and weight communication behind computation; ``compiled`` fuses element-wise chains.
+    ``overlap`` hides gradient and weight communication behind computation; ``compiled`` fuses element-wise chains;
+    ``compiled_loss`` those of the loss, so that logits are never copied to fp32.
     ``rails`` lets a group with several ranks in a node use all their network adapters at once. ``blocking`` launches
     wait for the host after every kernel. ``tensor_overlap`` splits tensor-parallel collectives to hide them.
     ``expert_overlap`` runs two microbatches at once so that tokens travel to their experts while the other computes
@@ -49,6 +51,7 @@ class Layout:
     fused_attention: bool = True
     overlap: bool = True
     compiled: bool = False
+    compiled_loss: bool = False
     gradient_bytes: float = 2.0
     slots: Any = False
     dropout: bool = False
@@ -62,6 +65,11 @@ class Layout:
     def num_gpus(self) -> Number:
         """Devices in all; expert parallelism reuses those of data parallelism."""
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def replicas(self) -> Number:
+        """Ranks that hold the same weights, which sharding splits: those of data and of context parallelism."""
+        return self.dp * self.cp
 
     @property
     def microbatches(self) -> Number:
@@ -139,8 +147,3 @@ def check(model: Transformer, layout: Layout, gpu: Gpu) -> None:
     if vp > 1 and int(layout.microbatches) % pp:
         raise ImpossibleLayout(f"interleaving needs the {int(layout.microbatches)} microbatches to be a multiple of "
                                f"pp={pp}; change the global batch or take vp=1")  # fmt: skip
-
-
-def near(total: int, wanted: int) -> int:
-    """The divisor of ``total`` nearest to ``wanted``."""
-    return min((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))

@@ -81,7 +81,8 @@ def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
     Raises:
         ImpossibleLayout: it cannot run; the message names the nearest one that can.
     """
-    from .layout import Layout, check, near
+    from .divisors import near
+    from .layout import Layout, check
 
     gpus = asked.pop("num_gpus")
     sizes = {name: asked.pop(name) for name in ("tp", "pp", "cp", "ep", "vp", "microbatch")}
@@ -102,7 +103,8 @@ def make_layout(model: Transformer, gpu: Gpu, asked: dict[str, Any]) -> Layout:
         sequence_parallel=asked.pop("sequence_parallel"),
         fused_attention=asked.pop("attention") == "fused",
         overlap=not asked.pop("no_overlap"),
-        compiled=asked.pop("compiled"),
+        compiled=asked["compiled"],
+        compiled_loss=asked.pop("compiled"),
         expert_overlap=asked.pop("expert_overlap"),
         gradient_bytes=4.0 if sharding == "zero1" else 2.0,
         async_gradients=sharding == "zero1",

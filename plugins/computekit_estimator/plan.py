@@ -11,6 +11,7 @@ import numpy as np
 
 from . import memory, time
 from .constants import CONSTANTS, Constants
+from .divisors import divisors
 from .hardware import Gpu
 from .layout import Layout, Recompute, Sharding, fills, wants_slots
 from .transformer import Transformer
@@ -128,11 +129,6 @@ def _numbers(model: Transformer, gpu: Gpu, num_gpus: int, global_batch: int) -> 
                 if v == 1 or (per_rank // micro) % p == 0:
                     rows.append((t, p, c, e, d, v, micro, global_batch))
     return np.array(rows, dtype=np.int64).reshape(-1, len(NUMBERS))
-
-
-def divisors(number: int, limit: int | None = None) -> list[int]:
-    """Divisors in rising order, those above ``limit`` left out."""
-    return [d for d in range(1, min(number, limit or number) + 1) if number % d == 0]
 
 
 def _take(layout: Layout, which: Any) -> Layout:

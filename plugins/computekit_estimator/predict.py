@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from . import images, infer, memory, plan, published, spelling, time, units
 from .constants import CONSTANTS, Constants
+from .divisors import divisors
 from .errors import CannotPredict
 from .hardware import Gpu
 from .layout import Layout
@@ -58,7 +59,7 @@ def layouts(run: Run, model: Transformer, gpu: Gpu) -> list[Layout]:
     if layout.microbatch and layout.vp:
         return [layout]
     per_stage = -(-model.layers // layout.pp)
-    chunks = [v for v in range(1, per_stage + 1) if per_stage % v == 0] if not layout.vp else [layout.vp]
+    chunks = divisors(per_stage) if not layout.vp else [layout.vp]
     tried: list[tuple[float, Layout]] = []
     for sharding, recompute in published.unsaid(run, layout):
         for micro in (1, 2, 4, 8) if not layout.microbatch else (layout.microbatch,):
@@ -183,7 +184,8 @@ def _peak_memory(run: Run, c: Constants) -> float:
     if run.number("infer_batch"):
         context = run.whole("in_len") + run.whole("out_len", 1)
         return float(infer.memory_bytes(model, _serving(run, model), context)) / 1e9
-    return float(memory.training(model, layouts(run, model, gpu)[0], gpu).total) / 1e9
+    parts = memory.training(model, layouts(run, model, gpu)[0], gpu)
+    return float(parts.reserved if published.of_allocator(run) else parts.total) / 1e9
 
 
 def _serving(run: Run, model: Transformer) -> infer.Serving:

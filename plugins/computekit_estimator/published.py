@@ -114,6 +114,11 @@ def gpu_of(run: Run) -> Gpu:
     return gpu
 
 
+def of_allocator(run: Run) -> bool:
+    """Whether a row's memory is what PyTorch's allocator reserved, as torchtitan logs it: without the context."""
+    return "reserved" in run.text("unit") or "torchtitan" in run.text("source").lower()
+
+
 _DEEPSPEED = ("deepspeed", "2201.11990")
 """What marks a source as runs of the DeepSpeed engine; the number is "Using DeepSpeed and Megatron to Train ..."."""
 
@@ -196,6 +201,7 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     about = f"{note} {run.text('source').lower()}"
     deepspeed = sharding.startswith("zero") or any(name in about for name in _DEEPSPEED)
     fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or distributed_optimizer
+    compiled = "compile" in note or ("fsdp2" in sharding and half == "fp8") or gpu.kind == "tpu"
     micro, batch = _microbatch(run, model, dp, pp)
     return Layout(
         tp=tp,
@@ -212,7 +218,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
         sequence_parallel=spelling.yes(run.text("seq_parallel")) or ("fsdp2" in sharding and tp > 1),
         fused_attention=modern,
         overlap=modern or sharding.startswith("zero3"),
-        compiled="compile" in note or ("fsdp2" in sharding and half == "fp8") or gpu.kind == "tpu",
+        compiled=compiled,
+        compiled_loss=compiled and not re.search(r"torchtitan.*_2024\d\d", about),
         gradient_bytes=4.0 if fp32_gradients else 2.0,
         slots=wants_slots(model.layers, pp),
         dropout=not modern,

@@ -27,6 +27,8 @@ _SHARED = (
 )  # fmt: skip
 """Columns that rows of one job share."""
 
+_MISSING = ("nan", "n/a", "na", "null", "unknown", "-", "--", "?")
+_LENGTHS = ("seq", "in_len", "out_len")
 REQUIRED = ("id", "kind", "value", "unit")
 
 
@@ -59,13 +61,19 @@ class Run:
         return value
 
     def text(self, name: str) -> str:
-        """A cell, stripped; empty if the column is missing."""
-        return (self.cells.get(name) or "").strip()
+        """A cell, stripped; empty if the column is missing or the cell says so ("n/a", "-")."""
+        cell = (self.cells.get(name) or "").strip()
+        return "" if cell.lower() in _MISSING else cell
 
     def number(self, name: str) -> float | None:
-        """A cell as a finite number; None if it is empty or no number."""
+        """A cell as a finite number, which may have thousands separators and, if it is a length, a "k" of 1,024; None
+        if it is empty or no number."""
+        word = self.text(name)
+        if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", word):
+            word = word.replace(",", "")
+        length = re.fullmatch(r"(\d+) ?[kK]", word) if name in _LENGTHS else None
         try:
-            value = float(self.text(name))
+            value = 1024.0 * int(length[1]) if length else float(word)
         except ValueError:
             return None
         return value if math.isfinite(value) else None

@@ -38,7 +38,8 @@ class Subject:
     """A model to estimate. ``module`` is None for weights without code and for plain dimensions.
 
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
-    code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input.
+    code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
+    puts a sample of fewer tokens in their place, where nobody asked for so many.
     """
 
     label: str
@@ -53,6 +54,7 @@ class Subject:
     why_no_flops: str = ""
     tokens: int | None = None
     rebuild: Callable[[], nn.Module] | None = None
+    shorten: Callable[[int], None] | None = None
 
 
 def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
@@ -195,11 +197,21 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
     subject.module, subject.inputs = module, ()
     subject.kwargs, subject.tokens = _config_inputs(module, hf, shape)
     subject.all_kwargs = _all_inputs(module, hf, subject.kwargs)
+    if shape is None and subject.tokens is not None:
+        subject.shorten = lambda tokens: _shorten(subject, hf, tokens)
     odd = subject.dims is not None and abs(subject.dims.parameters / subject.parameters - 1) > _ALIKE
     if subject.tokens is None or hf.is_encoder_decoder or odd:
         subject.dims = None  # images, audio, encoder-decoders and hybrids have other dimensions than these
     elif subject.dims is not None:
         subject.dims = replace(subject.dims, seq=subject.tokens)
+
+
+def _shorten(subject: Subject, hf: Any, tokens: int) -> None:
+    """Give ``subject`` a sample of ``tokens`` tokens."""
+    subject.kwargs, subject.tokens = _config_inputs(subject.module, hf, (1, tokens))
+    subject.all_kwargs = _all_inputs(subject.module, hf, subject.kwargs)
+    if subject.dims is not None:
+        subject.dims = replace(subject.dims, seq=tokens)
 
 
 def _model_class(config: dict[str, Any]) -> Any:
@@ -246,7 +258,7 @@ def _all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
 
     import torch
 
-    ids = torch.zeros((1, _length(hf)), dtype=torch.long)
+    ids = given.get("input_ids", torch.zeros((1, _length(hf)), dtype=torch.long))
     takes = inspect.signature(module.forward).parameters
     makers: dict[str, Callable[[], Any]] = {
         "input_ids": lambda: ids,

@@ -36,7 +36,7 @@ def kind(text: str, known: tuple[str, ...]) -> str:
     """The kind of figure that a cell means; as it is if it is ``known`` or nothing like it is."""
     if text in known:
         return text
-    word = re.sub(r"[\s/.-]+", "_", text.strip().lower())
+    word = re.sub(r"[\s/.-]+", "_", re.sub(r"\s*\(.*?\)", "", text).strip().lower())
     without_unit = re.sub(r"_(m?s|us|seconds|min|gb|gib|mb|bytes|pct|percent)$", "", word)
     for name in (word, without_unit):
         if name in known:

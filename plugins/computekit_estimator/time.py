@@ -69,7 +69,7 @@ def step(model: Transformer, layout: Layout, gpu: Gpu, constants: Constants = CO
     transfers = np.where(single, 0.0, 2.0 * hop * (exposed + (layout.pp - 1)))
     busy = m * slowest
     base = m * np.where(single, most, np.minimum(most, model.layers / layout.pp))
-    spread = _data_parallel(model, layout, gpu, c, busy)
+    spread = _data_parallel(model, layout, gpu, c, busy * fwd.total / per_layer, busy * (bwd.total + again) / per_layer)
     return StepTime(
         products=base * (fwd.products + bwd.products),
         attention=base * (fwd.attention + bwd.attention),
@@ -108,8 +108,10 @@ def _logits(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Numbe
             (model.hidden, columns, tokens),
         )
     )
-    # fp32 copy, maximum, exponential and sum, gradient: read and written about eight times
-    return products + gemm.elementwise(gpu, 26.0 * tokens * columns, 8, c)
+    # fp32 copy, maximum, exponential and sum, gradient: read and written about eight times; compiled, read three times
+    # in half precision and overwritten with the gradient
+    traffic, kernels = (8.0, 3) if layout.compiled_loss else (26.0, 8)
+    return products + gemm.elementwise(gpu, traffic * tokens * columns, kernels, c)
 
 
 def _embedding(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
@@ -140,48 +142,60 @@ def rank_parameters(model: Transformer, layout: Layout) -> Number:
 
 
 def _neighbours(layout: Layout, gpu: Gpu) -> Number:
-    """Ranks of one data-parallel group that share a node and its adapters."""
-    group = layout.tp * layout.cp * layout.dp
+    """Ranks of one group of replicas that share a node and its adapters."""
     if not layout.rails:
-        return np.where(group <= gpu.node_gpus, layout.dp, 1)
-    return np.minimum(np.maximum(gpu.node_gpus // (layout.tp * layout.cp), 1), layout.dp)
+        return np.where(layout.tp * layout.replicas <= gpu.node_gpus, layout.replicas, 1)
+    return np.minimum(np.maximum(gpu.node_gpus // layout.tp, 1), layout.replicas)
 
 
-def _data_parallel(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, busy: Number) -> Number:
-    """Exposed communication of gradients and, where they are sharded, weights."""
+_COPIES = 8.0
+"""Bytes of a sharded weight that one forward and backward pass moves between what is gathered and the tensors that
+are used: halves are read and written twice."""
+
+
+def _data_parallel(
+    model: Transformer, layout: Layout, gpu: Gpu, c: Constants, forward: Number, backward: Number
+) -> Number:
+    """Exposed communication of gradients and, where they are sharded, weights.
+
+    What ``forward`` and ``backward`` seconds of computation do not hide, and what of the rest they pay for: weights of
+    the next layer are gathered, and gradients of the last one reduced, while a layer computes.
+    """
     weights = rank_parameters(model, layout)
-    ranks, near = layout.dp, _neighbours(layout, gpu)
+    ranks, near = layout.replicas, _neighbours(layout, gpu)
 
     def gathered(bytes_each: float) -> Number:
         return collectives.gather(gpu, bytes_each * weights, ranks, near, c)
 
     m = layout.microbatches
-    fetch: Number = 0.0
-    reduce = gathered(layout.gradient_bytes)
+    gather, scatter = gathered(2.0), gathered(layout.gradient_bytes)
+    start = (gather + scatter) / model.layers
+    again: Number = 0.0
     if layout.sharding == "zero3":
-        # for the forward and the backward pass; a pipeline keeps what it gathered for all microbatches of the step
-        fetch = gathered(2.0) * np.where(layout.pp > 1, 1, 2 * m)
-        reduce = reduce * np.where(layout.pp > 1, 1, m)
-    elif layout.sharding == "zero2":
-        fetch, reduce = gathered(2.0), reduce * m
-    else:
-        reduce = reduce + gathered(2.0 if layout.sharding == "zero1" else layout.gradient_bytes)
-        busy = busy / m  # only the last microbatch's backward pass and the next step's first can hide it
-    if layout.sharding == "zero3":  # layer by layer, each time around the ring of all nodes
+        # layer by layer, each time around the ring of all nodes, for the forward and for the backward pass; a pipeline
+        # keeps what it gathered for all microbatches of the step
         most, _, _ = layout.stage_layers(model.layers)
         once = c.network_message_s * (np.maximum(ranks / near, 1) - 1) * most
         passes = np.where(layout.pp > 1, 1, m)
-        fetch, reduce = fetch + 2 * passes * once, reduce + passes * once
-    total = fetch + reduce
+        gather, scatter = passes * (gather + once), passes * (scatter + once)
+        again = np.where(layout.pp > 1, 0.0, gather)
+        start = start + gemm.elementwise(gpu, _COPIES * weights * passes, 0, c)
+    elif layout.sharding == "zero2":
+        scatter = scatter * m
+    else:
+        if layout.sharding == "none":
+            gather = gathered(layout.gradient_bytes)
+        forward, backward = forward / m, backward / m  # the next step's first pass and the last one's
     if not layout.overlap:
-        return total
-    start = (gathered(2.0) + gathered(layout.gradient_bytes)) / model.layers
-    shown = np.maximum(total - busy, c.gather_wait * fetch + c.contention * reduce)
+        return gather + again + scatter
+    wait = c.gather_wait if layout.sharding == "zero3" else c.contention
+    shown = np.maximum(gather - forward, wait * gather)
+    shown = shown + np.maximum(again + scatter - backward, wait * again + c.contention * scatter)
     return np.where(ranks > 1, shown + start, 0.0)
 
 
 def _optimizer(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Number:
     """Adam on the weights that this rank updates: unscale, norm, clip, update, copy back: about 50 bytes a weight."""
     weights = rank_parameters(model, layout)
-    share = layout.dp if layout.sharding != "none" else 1
+    share = layout.replicas if layout.sharding != "none" else 1
     return gemm.elementwise(gpu, 50.0 * weights / share, 10, c)

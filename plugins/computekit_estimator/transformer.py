@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .divisors import near
 from .errors import ContradictingDimensions
 
 
@@ -62,7 +63,7 @@ class Transformer:
             if self.hidden % self.heads:
                 raise ContradictingDimensions(
                     f"hidden {self.hidden} is not a multiple of heads {self.heads}; give the head dimension or "
-                    f"{_near_divisor(self.hidden, self.heads)} heads"
+                    f"{near(self.hidden, self.heads)} heads"
                 )
             object.__setattr__(self, "head_dim", self.hidden // self.heads)
         if not self.rotary and not self.positions:
@@ -73,7 +74,7 @@ class Transformer:
         if self.heads % self.kv_heads:
             raise ContradictingDimensions(
                 f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; the nearest is "
-                f"{_near_divisor(self.heads, self.kv_heads)}"
+                f"{near(self.heads, self.kv_heads)}"
             )
         if self.experts and not 0 < self.topk <= self.experts:
             raise ContradictingDimensions(f"topk must be between 1 and experts ({self.experts}), not {self.topk}")
@@ -283,8 +284,3 @@ _GATED = (
     "cohere", "glm", "smollm", "gpt_oss", "minimax", "ernie4", "exaone", "stablelm", "hunyuan", "dots1",
 )  # fmt: skip
 """Beginnings of model types whose feed-forward blocks are gated, whatever their activation is called."""
-
-
-def _near_divisor(total: int, wanted: int) -> int:
-    """The divisor of ``total`` nearest to ``wanted``."""
-    return min((d for d in range(1, total + 1) if total % d == 0), key=lambda d: abs(d - wanted))

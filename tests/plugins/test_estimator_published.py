@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from computekit_estimator import hardware, predict, published, runs, spelling, units, validate
 from computekit_estimator.constants import CONSTANTS
+from computekit_estimator.errors import CannotPredict
 
 ROWS = [run for run in runs.load() if run.family != "tv"]
 OWN = tuple(predict.KINDS)
@@ -24,7 +25,7 @@ OWN = tuple(predict.KINDS)
         ("gpu_hours", "train_gpu_hours"),
         ("model_tflops_per_gpu", "tflops_per_gpu"), ("samples_per_sec", "samples_per_s"),
         ("decode_tokens_per_s", "decode_tokens_per_s"), ("peak_memory_gib", "peak_memory_gb"),
-        ("max_memory_reserved_gb", "peak_memory_gb"), ("bananas", "bananas"),
+        ("max_memory_reserved_gb", "peak_memory_gb"), ("MFU (%)", "mfu"), ("bananas", "bananas"),
     ],
 )  # fmt: skip
 def test_kinds(word, means):
@@ -72,6 +73,32 @@ def test_units(kind, unit, factor):
 )  # fmt: skip
 def test_devices(name, row):
     assert hardware.find(name, published=True).name == row
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "means"),
+    [
+        ("hidden", "12,288", 12288), ("hidden", "12288.0", 12288), ("seq", "8K", 8192), ("in_len", "2 k", 2048),
+        ("hidden", "n/a", 7), ("hidden", "-", 7), ("hidden", "NaN", 7),
+    ],
+)  # fmt: skip
+def test_numbers(name, cell, means):
+    assert runs.Run({name: cell}).whole(name, 7) == means
+
+
+@pytest.mark.parametrize("cell", ["3,8", "~8", "8k", "8x8", "inf"])
+def test_what_is_no_number_is_named(cell):
+    with pytest.raises(CannotPredict, match="hidden"):
+        runs.Run({"hidden": cell}).whole("hidden", 7)
+
+
+def test_a_row_with_absurd_sizes_is_answered_at_once():
+    row = {**find("mlm24_177B").cells, "layers": "1000000007", "tp": "", "pp": "", "dp": ""}
+    assert validate.compare(runs.Run(row)).id == "mlm24_177B"
+
+
+def test_memory_of_the_allocator_is_compared_with_the_allocator():
+    assert published.of_allocator(find("titan_h200_32_mem")) and not published.of_allocator(find("bloomq_583_mem"))
 
 
 def find(run_id: str) -> runs.Run:

@@ -190,3 +190,11 @@ def test_grouped_products_of_a_mixture_of_experts():
     cost = flops.count(Experts(), (rows, torch.tensor([16, 32, 48, 64], dtype=torch.int32)))
     assert cost.forward == 2 * 64 * 16 * 32  # each row meets one expert, not four
     assert cost.backward == cost.forward
+
+
+def test_more_operators_than_allowed_are_refused_and_no_fewer():
+    module, sample = nn.Sequential(*[nn.Linear(4, 4) for _ in range(8)]), torch.zeros(1, 4)
+    calls = sum(cost.calls for cost in flops.count(module, sample).by_op.values())
+    assert flops.count(module, sample, max_operators=calls).forward == 8 * 32
+    with pytest.raises(flops.TooManyOperators, match=f"more than {calls - 1} operators"):
+        flops.count(module, sample, max_operators=calls - 1)

@@ -32,11 +32,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ..errors import ComputekitError
 from . import formulas
 
-__all__ = ["Cost", "CountFailed", "FlopCount", "UnknownOp", "count"]
+__all__ = ["Cost", "CountFailed", "FlopCount", "TooManyOperators", "UnknownOp", "count"]
 
 
 class CountFailed(ComputekitError):
     """The module could not be run on the example inputs."""
+
+
+class TooManyOperators(CountFailed):
+    """The module runs more operators than `count` was allowed: one after the other for each token, most often."""
 
 
 @dataclass
@@ -106,6 +110,7 @@ def count(
     kwargs: Mapping[str, Any] | None = None,
     *,
     backward: bool = True,
+    max_operators: int | None = None,
 ) -> FlopCount:
     """Count the FLOPs of ``module(*example_inputs, **kwargs)`` and of its backward pass.
 
@@ -115,26 +120,32 @@ def count(
 
     Raises:
         CountFailed: the module runs neither on the meta device nor on the CPU.
+        TooManyOperators: it runs more than ``max_operators``; a loop over thousands of tokens takes hours to count.
     """
     args = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     first: Exception
     try:
-        return _run(
-            _on_meta(module), _inputs_on("meta", args), _inputs_on("meta", dict(kwargs or {})), backward, "meta"
-        )
+        on_meta = _inputs_on("meta", args), _inputs_on("meta", dict(kwargs or {}))
+        return _run(_on_meta(module), *on_meta, backward, "meta", max_operators)
+    except TooManyOperators:
+        raise
     except Exception as error:  # whatever user code raises for want of values
         first = error
     if any(p.is_meta for p in module.parameters()):
         raise CountFailed(f"the model cannot run without values: {_line(first)}; build it with real weights") from first
     try:
-        return _run(copy.deepcopy(module), args, dict(kwargs or {}), backward, "cpu")
+        return _run(copy.deepcopy(module), args, dict(kwargs or {}), backward, "cpu", max_operators)
+    except TooManyOperators:
+        raise
     except Exception as error:
         raise CountFailed(f"the model does not run on these example inputs: {_line(error)}") from error
 
 
-def _run(module: nn.Module, args: Any, kwargs: Any, backward: bool, ran_on: str) -> FlopCount:
+def _run(
+    module: nn.Module, args: Any, kwargs: Any, backward: bool, ran_on: str, max_operators: int | None
+) -> FlopCount:
     modules = _Modules(module)
-    counter = _Counter(modules)
+    counter = _Counter(modules, max_operators)
     with warnings.catch_warnings(), _unfused_attention(), modules:
         warnings.simplefilter("ignore")
         wants_grad = backward and any(p.requires_grad for p in module.parameters())
@@ -153,9 +164,10 @@ def _run(module: nn.Module, args: Any, kwargs: Any, backward: bool, ran_on: str)
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every ATen operator with its shapes."""
 
-    def __init__(self, where: _Modules) -> None:
+    def __init__(self, where: _Modules, max_operators: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.where = where
+        self.max_operators = max_operators
         self.phase = "forward"
         self.inside_fused = False
         self.total = Cost()
@@ -166,6 +178,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.max_operators is not None and self.total.calls >= self.max_operators:
+            raise TooManyOperators(f"the model runs more than {self.max_operators:,} operators")
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
         contraction = formulas.contraction(name, args, out)
