@@ -116,6 +116,27 @@ def test_onnx_weights_in_constant_nodes_are_found(tmp_path: Path) -> None:
     assert holds(tmp_path / "a.onnx", {"scale": torch.tensor([7.0]), "w": torch.ones(2, 3)})
 
 
+def test_onnx_weights_inside_branches_are_found(tmp_path: Path) -> None:
+    """Voice detectors have a network for each sampling rate, in the two branches of an If, with the same names."""
+    onnx = pytest.importorskip("onnx")
+    import numpy as np
+
+    def branch(value: float, nodes: list[Any]) -> Any:
+        weight = onnx.numpy_helper.from_array(np.full((2, 3), value, np.float32), "w")
+        y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])
+        return onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "w"], ["y"]), *nodes], "b", [], [y], [weight])
+
+    inner = onnx.helper.make_node("If", ["c"], ["z"], "deep", then_branch=branch(3, []), else_branch=branch(4, []))
+    outer = onnx.helper.make_node("If", ["c"], ["y"], then_branch=branch(1, []), else_branch=branch(2, [inner]))
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy")
+    c = onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
+    first = onnx.numpy_helper.from_array(np.zeros((2, 3), np.float32), "w")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([outer], "g", [x, c], [y], [first])), tmp_path / "a.onnx")
+    names = ("w", "y.then_branch.w", "y.else_branch.w", "y.else_branch.deep.then_branch.w",
+             "y.else_branch.deep.else_branch.w")  # fmt: skip
+    assert holds(tmp_path / "a.onnx", {name: torch.full((2, 3), float(i)) for i, name in enumerate(names)})
+
+
 def test_onnx_weights_outside_the_folder_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     onnx_model(True, tmp_path / "inner" / "a.onnx")

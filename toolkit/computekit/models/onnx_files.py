@@ -22,6 +22,8 @@ _DTYPES = {
     15: torch.complex128, 16: torch.bfloat16, 17: torch.float8_e4m3fn, 19: torch.float8_e5m2,
 }  # fmt: skip
 _EXTERNAL = 1
+_GRAPH = 5
+_MAX_PREFIX = 1000  # of names; graphs that are nested deeper than that are no model
 _MAX_PROTOBUF_BYTES = 2**31
 # The first field of a serialized ModelProto: ir_version, a small number.
 _FIRST_FIELD = b"\x08"
@@ -61,7 +63,7 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, _trust_pickle: bool) -> OnnxFile:
-    """The weights of an ONNX model's main graph.
+    """The weights of an ONNX model: of its graph and the graphs inside it.
 
     Raises:
         MissingExtra: the onnx package is not installed.
@@ -90,18 +92,30 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
     return OnnxFile(path, "onnx", protos=protos, infos=infos)
 
 
-def _tensors(graph: Any) -> Iterator[tuple[str, Any]]:
+def _tensors(graph: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The initializers, and what Constant nodes hold: some exporters (Paddle's) keep all weights in those.
 
-    Constants that are single numbers or integers are sizes and axes, no weights.
+    Constants that are single numbers or integers are sizes and axes, no weights. Those of graphs inside (the branches
+    of If, the bodies of loops) come after, under the name of the node and the branch.
     """
     for proto in graph.initializer:
-        yield proto.name, proto
+        yield prefix + _text(proto.name), proto
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
             dtype = _DTYPES.get(attribute.t.data_type) if attribute.name == "value" else None
             if dtype is not None and dtype.is_floating_point and attribute.t.dims:
-                yield node.output[0], attribute.t
+                yield prefix + _text(node.output[0]), attribute.t
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == _GRAPH and len(prefix) < _MAX_PREFIX:
+                node_name = _text(node.name or (node.output or ("",))[0])
+                inner = f"{prefix}{node_name}.{_text(attribute.name)}."
+                yield from _tensors(attribute.g, inner)
+
+
+def _text(name: str | bytes) -> str:
+    """A name as text; of one that is no UTF-8, in a damaged file, protobuf gives the bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "replace")
 
 
 def _info(path: Path, name: str, proto: Any) -> TensorInfo:

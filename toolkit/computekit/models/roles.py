@@ -21,7 +21,8 @@ NOT_PARAMETERS: tuple[Role, ...] = ("statistics", "not float")
 """The roles that no optimizer has ever touched: running averages, counters and masks."""
 
 _STATISTICS = re.compile(r"^running_(mean|var)$")
-_WEIGHT = re.compile(r"(^|_)(weight|kernel)(_|$)|^original1$")  # weight, in_proj_weight, weight_ih_l0, weight_v
+# weight, in_proj_weight, weight_ih_l0, weight_v; w_0 of Paddle; onnx::MatMul_12 of torch's exporter
+_WEIGHT = re.compile(r"(^|_)(weights?|kernel)(_|$)|^original1$|^w_\d+$|^onnx::(MatMul|Gemm|Conv\w*)_\d+$")
 _NORM = re.compile(r"(^|[._])(layer_?norm|group_?norm|batch_?norm|rms_?norm|norm|ln|bn)\d*($|[._])", re.IGNORECASE)
 _BIAS = re.compile(r"(^|_)bias($|_)")
 _POSITION = re.compile(r"(^|[._])(pos|position|positions|positional|wpe|relative)([._]|_?emb|$)|rel_pos", re.IGNORECASE)
