@@ -83,7 +83,8 @@ class _Fitting:
         from .moments import can_observe
 
         self.shared = folding.shared_parameters(self.module)
-        self.names = {id(p): name for name, p in parameters_by_file_name(self.module, self.source).items()}
+        self.parameters = parameters_by_file_name(self.module, self.source)
+        self.names = {id(parameter): name for name, parameter in self.parameters.items()}
         fitted = [d for d in self.decisions if d.quantized and d.treatment.scheme.needs_data]
         # a tied weight is a table of lookups too, to which the inputs of the layer say nothing
         decided = {d.info.name: d for d in fitted if len(d.names) == 1}
@@ -98,6 +99,7 @@ class _Fitting:
         from . import stages
         from .moments import Moments
 
+        self._round_others()
         for stage in stages.walk(self.module, batches, list(self.layers)):
             moments = stage.observe(lambda name, layer: Moments(layer))
             if any(self.layers[name].treatment.scheme.channel_scales for name in moments):
@@ -105,6 +107,15 @@ class _Fitting:
             for name, seen in moments.items():
                 self._round(name, seen)
                 progress()
+
+    def _round_others(self) -> None:
+        """Round what needs no data before anything is observed, so that what does sees it as it will be."""
+        fitted = {id(decision) for decision in self.layers.values()}
+        for decision in self.decisions:
+            parameter = self.parameters.get(decision.info.name)
+            if decision.quantized and id(decision) not in fitted and parameter is not None:
+                weight = parameter.detach()
+                weight.copy_(decision.treatment.round(weight.cpu(), decision.info.name).dequantize())
 
     def _fold(self, stage: Stage, moments: Mapping[str, Moments]) -> None:
         from . import folding

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _DAMPING = 0.1
 _BATCH = 64  # columns whose errors are passed on to the rest at once
+_SOLVED = 2  # times that the scales are solved for, and the columns rounded again
+_VALUES = 1 << 24  # of the systems of equations that are solved at a time
 
 
 def quantize(
@@ -34,42 +36,76 @@ def quantize(
 ) -> compressed.QuantizedWeight:
     """Round ``weight`` (out, ...) so that the layer's outputs on the observed inputs change little.
 
-    The grid is that of `mse`, or with ``zero_points`` that of `computekit.models.compressed.quantize`.
+    The grid is that of `mse`, or with ``zero_points`` that of `computekit.models.compressed.quantize`, until its scales
+    are solved for.
 
     Raises:
         NonFinite: the weight holds NaN or infinity.
     """
+    hessian = damped(moments.second_moment)
+    order = hessian.diagonal().argsort(descending=True, stable=True)
+    factor = inverse_factor(hessian[order][:, order])
     if zero_points:
         start = compressed.quantize(weight, bits, group, name, zero_points=True)
     else:
-        start = mse.quantize(weight, bits, group, name)
+        costs = torch.empty(len(order))
+        costs[order] = factor.diagonal() ** -2.0  # what a squared error costs that later columns have made up for
+        start = mse.quantize(weight, bits, group, name, costs)
     rows = weight.flatten(1).float()
-    size = compressed.group_size(rows.shape[1], group)
-    half = 1 << (bits - 1)
-
-    order = moments.second_moment.diagonal().argsort(descending=True, stable=True)
-    factor = inverse_factor(moments.second_moment[order][:, order])
-    group_of = order // size
-
-    def of_columns(tensor: Tensor) -> Tensor:
-        return tensor.float().T[group_of].contiguous()
-
-    scale = of_columns(start.scale)
-    zero = torch.zeros_like(scale) if start.zero_point is None else of_columns(start.zero_point)
-    values = _round(rows.T[order].contiguous(), scale, zero, factor, half)
-    restored = torch.empty(rows.shape, dtype=torch.int8)
-    restored[:, order] = values.to(torch.int8).T
-    return compressed.QuantizedWeight(restored.reshape(weight.shape), start.scale, bits, start.zero_point)
+    group_of = torch.arange(rows.shape[1]) // compressed.group_size(rows.shape[1], group)
+    scale, zero = start.scale, start.zero_point
+    zeros = torch.zeros(rows.shape) if zero is None else zero.float()[:, group_of]
+    for left in range(_SOLVED, -1, -1):
+        scales = scale.float()[:, group_of]
+        by_column = (tensor[:, order].T.contiguous() for tensor in (rows, scales, zeros))
+        values = torch.empty(rows.shape)
+        values[:, order] = _round(*by_column, factor, 1 << (bits - 1)).T
+        if left:
+            scale = _solve(rows, values - zeros, hessian, scale)
+    return compressed.QuantizedWeight(values.to(torch.int8).reshape(weight.shape), scale, bits, zero)
 
 
-def inverse_factor(second_moment: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse of the damped Hessian: (columns, columns)."""
+def damped(second_moment: Tensor) -> Tensor:
+    """The Hessian of the squared error of a layer's outputs, damped: (columns, columns)."""
     hessian = second_moment.clone()
     diagonal = hessian.diagonal()
     diagonal.masked_fill_(diagonal == 0, 1.0)  # of a column that was always zero nothing is known
     diagonal += _DAMPING * diagonal.mean()
+    return hessian
+
+
+def inverse_factor(hessian: Tensor) -> Tensor:
+    """The upper Cholesky factor of the inverse of a damped Hessian: (columns, columns)."""
     factor: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(hessian)), upper=True)
     return factor
+
+
+def _solve(rows: Tensor, steps: Tensor, hessian: Tensor, scale: Tensor) -> Tensor:
+    """The scales (out, groups), in the type of ``scale``, with which ``steps`` (out, columns) come nearest to ``rows``.
+
+    Least squares under the Hessian: for the values q of a row in groups g and h, sum_h (q_g^T H_gh q_h) s_h = q_g^T (H
+    w)_g. A scale that would double, halve or turn stays as it was: there is little to tell it from.
+    """
+    out, groups = scale.shape
+    size = -(-rows.shape[1] // groups)
+    missing = groups * size - rows.shape[1]
+    solved = torch.empty(out, groups)
+
+    def by_group(products: Tensor) -> Tensor:
+        return torch.nn.functional.pad(products, (0, missing)).reshape(-1, groups, size).sum(2)
+
+    piece = max(1, _VALUES // max(groups * groups, rows.shape[1]))
+    for q, w, part in zip(steps.split(piece), rows.split(piece), solved.split(piece), strict=True):
+        left = torch.stack([by_group((q[:, g] @ hessian[g]) * q) for g in _slices(groups, size)], 1)
+        diagonal = left.diagonal(dim1=1, dim2=2)
+        diagonal += 1e-6 * diagonal.mean(1, keepdim=True) + 1e-30
+        part.copy_(torch.linalg.solve(left, by_group((w @ hessian) * q)))
+    near = solved / scale.float()
+    return solved.where((near > 0.5) & (near < 2), scale.float()).to(scale.dtype)
+
+
+def _slices(groups: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, groups * size, size)]
 
 
 def _round(columns: Tensor, scale: Tensor, zero: Tensor, factor: Tensor, half: int) -> Tensor:

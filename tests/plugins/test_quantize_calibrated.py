@@ -13,7 +13,7 @@ from torch import nn
 import computekit
 from computekit.cli import main
 from computekit.models import compressed
-from computekit_quantize import awq, folding, gptq, hqq, smoothquant, stages
+from computekit_quantize import awq, folding, gptq, hqq, mse, smoothquant, stages
 from computekit_quantize.moments import Moments
 
 ARCHITECTURE = '''
@@ -109,16 +109,51 @@ def test_gptq_lowers_the_error_of_the_outputs(bits: int, group: int | None, zero
     assert found.values.int().abs().max() <= 1 << (bits - 1)
 
 
-def test_gptq_without_correlation_is_rounding_to_nearest() -> None:
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_gptq_without_correlation_is_rounding_with_scales_that_are_solved_for(zero_points: bool) -> None:
+    """No column can make up for another: what it gains over the best of a few scales is what solving gains."""
     layer, _, moments = layer_and_moments()
     moments.second_moment = torch.eye(128)
-    from computekit_quantize import mse
+    weight = layer.weight.detach()
+    nearest = compressed.quantize(weight, 4, 32, zero_points=True) if zero_points else mse.quantize(weight, 4, 32, "w")
+    found = gptq.quantize(weight, moments, 4, 32, "w", zero_points=zero_points)
+    errors = [float((packed.dequantize() - weight).square().sum()) for packed in (found, nearest)]
+    assert 0.8 * errors[1] < errors[0] < errors[1]
+    changed = found.scale / nearest.scale
+    assert bool(((changed > 0.5) & (changed < 2)).all())
+    zeros = 0 if found.zero_point is None else found.zero_point.float().repeat_interleave(32, 1)
+    rounded = (weight / found.scale.repeat_interleave(32, 1) + zeros).round().clamp(-8, 7)
+    assert torch.equal(found.values.float(), rounded)
 
-    nearest = mse.quantize(layer.weight.detach(), 4, 32, "w")
-    assert torch.equal(gptq.quantize(layer.weight.detach(), moments, 4, 32, "w").values, nearest.values)
-    asymmetric = compressed.quantize(layer.weight.detach(), 4, 32, zero_points=True)
-    found = gptq.quantize(layer.weight.detach(), moments, 4, 32, "w", zero_points=True)
-    assert torch.equal(found.dequantize(), asymmetric.dequantize())
+
+@pytest.mark.parametrize(("columns", "group"), [(128, 32), (100, 32), (70, 7), (33, None)])
+def test_scales_are_solved_for_under_the_hessian(columns: int, group: int | None) -> None:
+    """No other scales make the outputs of the same integers nearer, groups that do not divide the rows included."""
+    layer, _, moments = layer_and_moments(columns)
+    weight = layer.weight.detach()
+    start = mse.quantize(weight, 4, group, "w")
+    hessian = gptq.damped(moments.second_moment)
+    solved = gptq._solve(weight, start.values.float(), hessian, start.scale)
+
+    def loss(scale: torch.Tensor) -> torch.Tensor:
+        error = compressed.dequantize(start.values, scale) - weight
+        return ((error @ hessian) * error).sum(1)
+
+    assert bool((loss(solved) <= loss(start.scale) * 1.0001).all())
+    generator = torch.Generator().manual_seed(0)
+    kept = (solved == start.scale).any(1)  # where one did not move, the others are not the best ones any more
+    for _ in range(5):
+        near = solved * (1 + 0.01 * torch.randn(solved.shape, generator=generator))
+        assert bool(((loss(solved) <= loss(near) * 1.0001) | kept).all())
+    assert not bool(kept.all())
+
+
+def test_groups_of_zeros_keep_their_scale() -> None:
+    layer, _, moments = layer_and_moments()
+    weight = layer.weight.detach().clone()
+    weight[:, 32:64] = 0
+    found = gptq.quantize(weight, moments, 4, 32, "w")
+    assert bool(found.dequantize().isfinite().all()) and bool((found.scale != 0).all())
 
 
 def test_gptq_bears_columns_that_are_always_zero_and_kernels() -> None:
