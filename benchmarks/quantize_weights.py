@@ -34,7 +34,13 @@ SCHEMES: dict[str, list[str]] = {
     "hqq": ["--scheme", "hqq"],
     "awq": ["--scheme", "awq"],
     "gptq": ["--scheme", "gptq"],
+    "gptq, bf16 scales": ["--scheme", "gptq", "--scales", "bf16"],
     "gptq, groups of 24, wide tables": ["--scheme", "gptq", "--group-size", "24", "--wide", "*embed*"],
+    **{
+        f"gptq, at most {share} of the bytes": ["--scheme", "gptq", "--scales", "bf16", "--max-bytes", share]
+        for share in ("0.17", "0.18", "0.20", "0.22")
+    },
+    "int4-mse, at most 0.20 of the bytes": ["--scheme", "int4-mse", "--scales", "bf16", "--max-bytes", "0.20"],
     "gptq-asym": ["--scheme", "gptq-asym"],
     "awq-gptq": ["--scheme", "awq-gptq"],
     "int8, dynamic": ["--int8", "--activations", "dynamic"],

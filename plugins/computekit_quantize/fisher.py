@@ -89,9 +89,9 @@ def measure(
 def _watch(name: str, parameter: nn.Parameter, found: dict[str, Information]) -> Any:
     def add(parameter: Tensor) -> None:
         assert parameter.grad is not None
-        square = parameter.grad.flatten(1).float().square().cpu()
+        gradient = parameter.grad.flatten(1).float()
         parameter.grad = None
-        rows, columns = square.sum(1), square.sum(0)
+        rows, columns = (torch.linalg.vector_norm(gradient, dim=dim).square_().cpu() for dim in (1, 0))
         if name in found:
             found[name].rows += rows
             found[name].columns += columns
