@@ -3,11 +3,13 @@
 Frantar, Ashkboos, Hoefler, Alistarh 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
 Transformers", arXiv:2210.17323: algorithm 1 with the Cholesky form of the inverse Hessian and lazy batches (section
 3.3). Columns are rounded in the order of falling second moment ("act-order" in the authors' code); each group's scale
-is fixed before, by its own squared error, so that groups stay consecutive in the file.
+is fixed before, by the squared errors that the columns would cost, so that groups stay consecutive in the file. Then
+the scales are solved for, given the integers, and the columns rounded again.
 
 The Hessian is damped by 10% of its mean diagonal, where the paper takes 1%: with the few thousand tokens of a quick
-calibration that gives less error on other text (eight layers of SmolLM2-135M, 4,096 tokens: 0.21% of the squared output
-instead of 0.23%; 0.26% without the order, 0.55% with `mse` alone).
+calibration that gives less error on other text. Eight layers of SmolLM2-135M, 4,096 tokens, share of the squared output
+on other text of the same kind: 0.55% with `mse` alone, 0.26% without the order, 0.23% damped by 1%, 0.21% by 10%, 0.20%
+with weighed scales, 0.18% with scales that are solved for.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ def quantize(
     scale, zero = start.scale, start.zero_point
     zeros = torch.zeros(rows.shape) if zero is None else zero.float()[:, group_of]
     for left in range(_SOLVED, -1, -1):
-        scales = scale.float()[:, group_of]
-        by_column = (tensor[:, order].T.contiguous() for tensor in (rows, scales, zeros))
+        columns, scales, zero_steps = (
+            tensor[:, order].T.contiguous() for tensor in (rows, scale.float()[:, group_of], zeros)
+        )
         values = torch.empty(rows.shape)
-        values[:, order] = _round(*by_column, factor, 1 << (bits - 1)).T
+        values[:, order] = _round(columns, scales, zero_steps, factor, 1 << (bits - 1)).T
         if left:
             scale = _solve(rows, values - zeros, hessian, scale)
     return compressed.QuantizedWeight(values.to(torch.int8).reshape(weight.shape), scale, bits, zero)
@@ -95,7 +98,7 @@ def _solve(rows: Tensor, steps: Tensor, hessian: Tensor, scale: Tensor) -> Tenso
         return torch.nn.functional.pad(products, (0, missing)).reshape(-1, groups, size).sum(2)
 
     piece = max(1, _VALUES // max(groups * groups, rows.shape[1]))
-    for q, w, part in zip(steps.split(piece), rows.split(piece), solved.split(piece), strict=True):
+    for q, w, part in zip(*(torch.split(tensor, piece) for tensor in (steps, rows, solved)), strict=True):
         left = torch.stack([by_group((q[:, g] @ hessian[g]) * q) for g in _slices(groups, size)], 1)
         diagonal = left.diagonal(dim1=1, dim2=2)
         diagonal += 1e-6 * diagonal.mean(1, keepdim=True) + 1e-30
