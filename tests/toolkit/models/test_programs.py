@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -60,6 +61,24 @@ def test_a_folder_runs_from_its_config(tmp_path: Path) -> None:
     save_module(module, tmp_path / "b.pt", arch)
     again, _, _ = load_module(tmp_path / "b.pt")
     assert type(again) is type(model)
+
+
+def test_a_folder_may_hold_weights_that_its_class_does_not_have(tmp_path: Path) -> None:
+    """Most BERTs were saved with the heads of their pretraining, and are loaded as something smaller."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    whole = transformers.BertForPreTraining(config).eval()
+    whole.save_pretrained(tmp_path / "a")
+    described = json.loads((tmp_path / "a" / "config.json").read_text())
+    described["architectures"] = ["BertForMaskedLM"]
+    (tmp_path / "a" / "config.json").write_text(json.dumps(described))
+    module, _, _ = load_module(tmp_path / "a")
+    assert type(module) is transformers.BertForMaskedLM
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        assert torch.equal(module(ids).logits, whole(ids).prediction_logits)
 
 
 def test_a_config_that_transformers_does_not_know(tmp_path: Path) -> None:

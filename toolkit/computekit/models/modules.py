@@ -188,7 +188,8 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
     module for a pruned file takes the file's shapes.
 
     Raises:
-        FileProblem: the file lacks weights of the module, has others, or has other shapes; or a weight is NaN.
+        FileProblem: the file lacks weights of the module, has others (but for a folder), or has other shapes; or a
+            weight is NaN.
     """
     from .compressed_layers import compress_parameter, places
     from .float_view import FloatView
@@ -200,7 +201,7 @@ def load_weights(module: nn.Module, source: ModelFile) -> None:
         if key not in names:
             raise FileProblem(source.path, f"lacks {key!r}, which the architecture needs", "is it the right --arch?")
     unused = [name for name in unused if floats.tensors[name].dtype.is_floating_point]  # not position_ids and the like
-    if unused:
+    if unused and source.format != "folder":  # transformers leaves out what its class lacks, such as a BERT's pooler
         raise FileProblem(
             source.path, f"holds {unused[0]!r}, which the architecture does not have", "is it the right --arch?"
         )
