@@ -21,17 +21,50 @@ def layer(out: int, columns: int, seed: int) -> tuple[compressed.QuantizedWeight
     return compressed.quantize(torch.randn(out, columns)), torch.randn(out)
 
 
+SIZES = st.integers(0, 40), st.integers(1, 70), st.integers(1, 200)
+
+
 @example(rows=3, out=2, columns=1, with_bias=False, seed=0)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70), st.booleans(), st.integers(0, 99))
+@given(*SIZES, st.booleans(), st.integers(0, 99))
 def test_result_is_that_of_rounded_inputs(rows: int, out: int, columns: int, with_bias: bool, seed: int) -> None:
     weight, bias = layer(out, columns, seed)
     x = torch.randn(rows, columns) * 10.0 ** torch.randint(-3, 3, (rows, 1))
     shift = bias if with_bias else None
     ours = int8_linear.linear(x, weight.values, weight.scale, shift)
     exact = torch.nn.functional.linear(x, weight.dequantize(), shift)
-    step = x.abs().amax(1, keepdim=True) / 127  # every input moves by half a step at most
+    step = (x.amax(1, keepdim=True) - x.amin(1, keepdim=True)) / 255  # every input moves by half a step at most
     bound = 0.5 * step * weight.dequantize().abs().sum(1) + 1e-4 * (exact.abs() + 1)
     assert bool(((ours - exact).abs() <= bound).all())
+
+
+@given(*SIZES, st.integers(0, 99))
+def test_integers_are_multiplied_exactly(rows: int, out: int, columns: int, seed: int) -> None:
+    weight, bias = layer(out, columns + 1, seed)
+    x = torch.randint(-128, 128, (rows, columns + 1))
+    x[:, 0], x[:, -1] = -128, 127  # the ends of a grid whose steps are 1
+    ours = int8_linear.linear(x.float(), weight.values, weight.scale, bias)
+    exact = (x @ weight.values.long().T).double() * weight.scale.flatten().double() + bias.double()
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_without_the_kernel_that_rounds_the_result_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias = layer(24, 70, 0)
+    x = torch.randn(30, 70)
+    x[::3, 4] = 500.0
+    ours = int8_linear.linear(x, weight.values, weight.scale, bias)
+    monkeypatch.setattr(int8_linear, "_ROUND", None)
+    torch.testing.assert_close(int8_linear.linear(x, weight.values, weight.scale, bias), ours, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_shows_in_its_row_alone(value: str) -> None:
+    weight, bias = layer(24, 64, 0)
+    x = torch.randn(5, 64)
+    clean = int8_linear.linear(x, weight.values, weight.scale, bias)
+    x[2, 3] = float(value)
+    ours = int8_linear.linear(x, weight.values, weight.scale, bias)
+    assert bool(ours[2].isnan().all())
+    assert torch.equal(ours[[0, 1, 3, 4]], clean[[0, 1, 3, 4]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
