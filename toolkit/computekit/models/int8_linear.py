@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STEPS, _MIDDLE = 255, 128
 _FINER = 128
-OUTLIERS = 4.0
+OUTLIERS = 6.0
 """A row whose mean magnitude is less than this many steps is rounded twice; normally distributed ones have 25 to 35."""
 
 _EPSILON = 1e-8  # the kernel that rounds adds this to the range of a row
