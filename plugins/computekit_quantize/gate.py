@@ -75,7 +75,7 @@ class Gate:
             ComputekitError: it gives NaN, or cannot take the data.
         """
         after = self.metric.score(module, "validation", name=name)
-        drop = self.metric.drop(self.before, after)
+        drop = self.metric.drop(self.before, after) + 0.0  # no minus zero
         cosine = None
         if self.cosine is not None:
             cosine = (after if self.metric is self.cosine else self.cosine.score(module, "validation", name=name)).value

@@ -19,7 +19,7 @@ from computekit import ComputekitError, files, options
 from . import backend, candidates, milder
 from .candidates import Candidate, Prepared
 from .plan import Request
-from .rounds import Rounds, Timed, fastest
+from .rounds import MIN_ROUNDS, Rounds, Timed, fastest
 
 if TYPE_CHECKING:
     from computekit import ModelFile
@@ -42,6 +42,9 @@ _WAYS: tuple[tuple[str, str, str | None], ...] = (
 
 _BATCH = 32
 _SECONDS = 3.0
+
+_HOPELESS = 4
+"""How many times as long as the original's a call may take, where there is no time for `MIN_ROUNDS` of it."""
 
 _WORTH = 1.05
 """How much faster than the best a program must be that is made again with layers in floats, which costs time."""
@@ -142,6 +145,8 @@ class _Contest:
         self.gate: Gate = Gate(step, job, self.module, inputs)
         self.runners = [Runner("the original", self.module, bytes=files.size_bytes(job.model))]
         self.rounds = Rounds(step, self.runners[0], inputs)
+        self.original_s = self.rounds.warm_up(self.runners[0])
+        self.small = job.goal.objective == "bytes"
 
     def run(self) -> Prepared:
         if "compile" not in self.job.race.without:
@@ -153,8 +158,7 @@ class _Contest:
             self._judge(runner)
         seconds = self.job.race.seconds
         self.rounds.all_of(self._racing, seconds)
-        small = self.job.goal.objective == "bytes"
-        if not small:
+        if not self.small:
             self._make_milder()
             self.rounds.until_apart(self._fit, seconds)
         best = _choose([runner for runner in self._racing if runner.prepared is not None], self.job)
@@ -189,7 +193,14 @@ class _Contest:
         if runner.module is None:
             return
         try:
-            self.rounds.warm_up(runner)
+            seconds = self.rounds.warm_up(runner)
+            slower, long = seconds / self.original_s, MIN_ROUNDS * seconds > self.job.race.seconds
+            if slower > _HOPELESS and long and not self.small:
+                runner.module, runner.lost = (
+                    None,
+                    f"takes {slower:.0f} times as long as the original; not timed further",
+                )
+                return
             verdict = self.gate.judge(runner.module, runner.name)
         except Exception as error:  # a compiler or a runtime of somebody else
             runner.module, runner.lost = None, f"failed: {_line(error)}"

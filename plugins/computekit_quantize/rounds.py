@@ -68,14 +68,15 @@ class Rounds:
         self._chance = random.Random(0)
         self._count = 0
 
-    def warm_up(self, model: Timed) -> None:
-        """Two calls: what is compiled at the first, or made for shapes that come again, is not timed."""
+    def warm_up(self, model: Timed) -> float:
+        """Two calls, of which the second one's seconds are returned: what is compiled at the first, or made for shapes
+        that come again, is not timed."""
         import torch
 
         assert model.module is not None
         with torch.no_grad():
             model.module(self.inputs)
-            model.module(self.inputs)
+            return self._seconds(model.module)
 
     def all_of(self, models: Sequence[Timed], seconds: float) -> None:
         """Rounds of all ``models`` for about ``seconds`` each, at least `MIN_ROUNDS`."""
@@ -101,23 +102,27 @@ class Rounds:
     def _round(self, models: Sequence[Timed]) -> None:
         import torch
 
-        from computekit import devices
-
         spent = {}
         with torch.no_grad():
             for index in self._chance.sample(range(len(models)), len(models)):
                 module = models[index].module
                 assert module is not None
-                devices.synchronize(self.step.device)
-                start = self._now()
-                module(self.inputs)
-                devices.synchronize(self.step.device)
-                spent[index] = self._now() - start
+                spent[index] = self._seconds(module)
         base = spent[next(index for index, model in enumerate(models) if model is self.first)]
         for index, model in enumerate(models):
             model.seconds[self._count] = spent[index]
             model.ratios.append(base / spent[index])
         self._count += 1
+
+    def _seconds(self, module: nn.Module) -> float:
+        """Of one call."""
+        from computekit import devices
+
+        devices.synchronize(self.step.device)
+        start = self._now()
+        module(self.inputs)
+        devices.synchronize(self.step.device)
+        return self._now() - start
 
 
 def fastest(models: Sequence[T]) -> T:

@@ -201,3 +201,33 @@ def test_a_device_that_is_slow_at_integers_is_named() -> None:
     assert device_types.remark(slow, "float") == ""
     assert device_types.remark(device(int8=1e15, fp8=1e15), "int") == ""
     assert "knows no fp8 rate of Card; int8 has 1e+15" in device_types.remark(device(int8=1e15), "float")
+
+
+@pytest.mark.slow
+def test_half_programs_of_encoders_give_the_embeddings_of_torch_for_any_batch_length_and_padding(model: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("nncf")
+    config = transformers.BertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=500
+    )
+    torch.manual_seed(0)
+    transformers.BertModel(config).eval().save_pretrained("encoder")
+    quantize("--scheme", "bf16", "--backend", "openvino", "encoder", "-o", "program")
+    quantize("--int8", "--backend", "openvino", "--activations", "float", "encoder", "-o", "int8")
+    original, half, int8 = (computekit.load_module(name)[0] for name in ("encoder", "program", "int8"))
+
+    def embedding(module: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = module(input_ids=ids, attention_mask=mask).last_hidden_state
+        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+    ids = torch.randint(500, (1, 12), generator=torch.Generator().manual_seed(0))
+    for module, near in ((original, 0.99999), (half, 0.9999), (int8, 0.999)):
+        alone = embedding(module, ids, torch.ones_like(ids))
+        for length in (12, 20, 33):
+            padded, mask = torch.zeros(3, length, dtype=torch.long), torch.zeros(3, length, dtype=torch.long)
+            padded[0, :12], mask[0, :12] = ids[0], 1
+            padded[1:], mask[1:] = 7, 1
+            beside = embedding(module, padded, mask)[:1]
+            assert torch.cosine_similarity(beside, alone).item() > 0.9999
+            assert torch.cosine_similarity(alone, embedding(original, ids, torch.ones_like(ids))).item() > near
