@@ -44,7 +44,8 @@ class Serving:
     """How a model is served, over ``tp`` x ``pp`` devices.
 
     ``graphs`` replays captured launches instead of launching each kernel. With ``pp`` stages a batch passes one stage
-    after the other, so that a stage holds fewer weights but no token comes sooner.
+    after the other, so that a stage holds fewer weights but no token comes sooner. ``group_kernels`` read the keys and
+    values of a group once for all its query heads; without them each head reads them again, from the cache.
     """
 
     batch: Number = 1
@@ -53,6 +54,7 @@ class Serving:
     kv_bytes: float = 2.0
     graphs: bool = True
     pp: Number = 1
+    group_kernels: bool = True
 
 
 def prefill(model: Transformer, serving: Serving, gpu: Gpu, prompt: Number, constants: Constants = CONSTANTS) -> Number:
@@ -75,6 +77,8 @@ def decode(model: Transformer, serving: Serving, gpu: Gpu, context: Number, cons
     c = constants
     products = model.layers * _products(model, serving, gpu, serving.batch, c) + _head(model, serving, gpu, c)
     cache = serving.kv_bytes * serving.batch * context * _cache_width(model, serving)
+    if not serving.group_kernels:
+        cache = cache * (1 + (model.heads / model.kv_heads - 1) / c.cache_gain)
     attention = cache / (gpu.memory_rate * c.stream)
     layers = model.layers * (attention + _launches(serving, c) + _sync(model, serving, gpu, serving.batch, c))
     return products + layers + _hops(model, serving, gpu, serving.batch, c)

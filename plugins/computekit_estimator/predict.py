@@ -195,7 +195,9 @@ def _serving(run: Run, model: Transformer) -> infer.Serving:
         tp=run.whole("tp", max(run.whole("num_gpus", 1) // pp, 1)),
         pp=pp,
         precision=spelling.weight_format(run.text("precision") or "bf16"),
+        kv_bytes=published.cache_element(run),
         graphs="fastertransformer" not in run.text("source").lower(),
+        group_kernels=published.group_kernels(run),
     )
     infer.check(model, serving)
     return serving

@@ -114,6 +114,19 @@ def gpu_of(run: Run) -> Gpu:
     return gpu
 
 
+def cache_element(run: Run) -> float:
+    """Bytes of an element of the key-value cache: TensorRT-LLM's tables in fp8 have an fp8 cache."""
+    about = f"{run.text('definition')} {run.text('source')}".lower()
+    narrow = "tensorrt-llm" in about or re.search(r"(fp8|int8) (kv|cache)", about)
+    return 1.0 if spelling.precision(run.text("precision")) == "fp8" and narrow else 2.0
+
+
+def group_kernels(run: Run) -> bool:
+    """Whether the software's attention reads the keys of a group once: TensorRT-LLM's came with version 0.7."""
+    source = run.text("source").lower()
+    return not ("fastertransformer" in source or re.search(r"tensorrt-llm.*v0\.[56]", source))
+
+
 def of_allocator(run: Run) -> bool:
     """Whether a row's memory is what PyTorch's allocator reserved, as torchtitan logs it: without the context."""
     return "reserved" in run.text("unit") or "torchtitan" in run.text("source").lower()
