@@ -11,7 +11,10 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .transformer import Transformer
 
 CONFIDENCE = 0.9
 
@@ -73,6 +76,11 @@ def _shipped() -> dict[str, Any]:
 def of(name: str) -> Accuracy:
     """The accuracy of a class of `validate.CLASSES`."""
     return Accuracy(**_shipped()["classes"][name])
+
+
+def training_time(model: Transformer) -> Accuracy:
+    """The accuracy of step times of ``model``; mixtures of experts have runs of their own."""
+    return of("training time, mixtures of experts" if model.experts else "training time")
 
 
 def generic() -> Accuracy:

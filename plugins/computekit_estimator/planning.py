@@ -111,7 +111,7 @@ def _one_device(
         return choice.step_s * (choice.layout.num_gpus if objective == "gpu-hours" else 1)
 
     choices = sorted(choices, key=cost)[:8]
-    bound = accuracy.of("training time")
+    bound = accuracy.training_time(model)
     tie = bound.high / bound.low  # beyond this the error bars of the two no longer overlap
     for rank, choice in enumerate(choices, 1):
         row = run.row(f"{rank}. {describe(choice)}")
@@ -130,7 +130,7 @@ def _put(put: Putter, model: Transformer, choice: Choice, ratio: float, tie: flo
 
     layout = choice.layout
     put("num_gpus", int(layout.num_gpus), "")
-    put("step_time_s", choice.step_s, "s", **accuracy.of("training time").about(choice.step_s))
+    put("step_time_s", choice.step_s, "s", **accuracy.training_time(model).about(choice.step_s))
     put("tokens_per_s_per_gpu", layout.global_batch * model.seq / choice.step_s / layout.num_gpus, "token/s")
     put("peak_memory_bytes", choice.memory_bytes, "B", **accuracy.of("training memory").about(choice.memory_bytes))
     put("cost_ratio", ratio, "", "objective over that of the best")

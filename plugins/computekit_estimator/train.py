@@ -110,7 +110,7 @@ def _transformer(
     seconds = _with_data(run, put, float(step.total), data_s * layout.global_batch / nodes)
     forward = model.forward_flops() * layout.global_batch
     peak = gpu.peak(layout.precision) * layout.num_gpus
-    about = accuracy.of("training time").about
+    about = accuracy.training_time(model).about
     put("step_time_s", seconds, "s", **about(seconds))
     put("tokens_per_s_per_gpu", layout.global_batch * model.seq / seconds / layout.num_gpus, "token/s")
     put("throughput_per_s", layout.global_batch / seconds, "1/s")

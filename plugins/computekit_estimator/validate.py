@@ -23,6 +23,7 @@ FITTED = ("mlm21_t1", "bloomq", "foundry", "gptfast", "ft")
 CLASSES = {
     "training time": ("iter_time_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "mfu",
                       "hfu", "train_days", "train_gpu_hours"),
+    "training time, mixtures of experts": (),
     "training time, layout assumed": (),
     "image models by roofline": (),
     "training memory": ("peak_memory_gb",),
@@ -31,7 +32,7 @@ CLASSES = {
     "counts": ("param_count", "forward_flops", "train_flops", "checkpoint_bytes"),
 }  # fmt: skip
 """Kinds that share one model, and so one distribution of errors. A training run that does not say how its devices were
-used, or how many there were, is a class of its own."""
+used, or how many there were, is a class of its own, and so are mixtures of experts."""
 
 
 def class_of(run: Run) -> str:
@@ -47,7 +48,9 @@ def class_of(run: Run) -> str:
         return name
     if run.number("infer_batch"):
         return "decode"
-    return "training time, layout assumed" if said(run) else name
+    if said(run):
+        return "training time, layout assumed"
+    return "training time, mixtures of experts" if run.number("experts") else name
 
 
 @dataclass(frozen=True)
