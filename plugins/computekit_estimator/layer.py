@@ -107,8 +107,9 @@ def _products(model: Transformer, layout: Layout, tokens: Number) -> list[tuple[
 
 
 def _product(gpu: Gpu, layout: Layout, m: Number, n: Number, k: Number, batch: Number, c: Constants) -> Number:
+    # experts hold different numbers of tokens: each one's product is a kernel of its own
     element = {"fp4": 0.5, "fp8": 1.0, "fp32": 4.0, "tf32": 4.0}.get(layout.precision, 2.0)
-    return gemm.seconds(gpu, layout.precision, m, n, k, batch, element, c)
+    return batch * gemm.seconds(gpu, layout.precision, m, n, k, 1, element, c)
 
 
 def _attention(model: Transformer, layout: Layout, gpu: Gpu, c: Constants, backward: bool) -> Number:
