@@ -246,3 +246,19 @@ def test_a_plan_fits_is_sorted_and_can_run():
 def test_nothing_fits_is_said():
     huge = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, vocab=51200)
     assert not plan.search(huge, A100, 1, 8).choices
+
+
+def test_heads_of_a_group_read_its_keys_again_without_kernels_for_groups():
+    grouped = replace(GPT, kv_heads=2)
+    serve = infer.Serving(batch=64, group_kernels=False)
+    alone, shared = (float(infer.decode(grouped, s, A100, 2048)) for s in (serve, replace(serve, group_kernels=True)))
+    assert alone > 1.2 * shared
+    assert float(infer.decode(GPT, serve, A100, 2048)) == float(
+        infer.decode(GPT, replace(serve, group_kernels=True), A100, 2048)
+    )
+
+
+def test_each_expert_is_a_kernel_of_its_own():
+    """The same work in more, smaller experts takes longer."""
+    few, many = (replace(GPT, experts=4 * n, topk=n, expert_ffn=8192 // n, shared_experts=0) for n in (1, 8))
+    assert step(Layout(global_batch=1), many) > step(Layout(global_batch=1), few)

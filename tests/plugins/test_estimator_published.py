@@ -97,6 +97,18 @@ def test_a_row_with_absurd_sizes_is_answered_at_once():
     assert validate.compare(runs.Run(row)).id == "mlm24_177B"
 
 
+def test_what_a_source_says_of_serving():
+    fp8 = find("trtllm061_LLaMA-7B_H_112_128_2048")
+    assert published.cache_element(fp8) == 1 and not published.group_kernels(fp8)
+    assert published.cache_element(find("trtllm061_LLaMA-7B_A_60_128_2048")) == 2
+    assert published.group_kernels(find("gptfast_Llama-3.1-70B_bf16_tp2"))
+
+
+def test_mixtures_are_a_class_of_their_own():
+    classes = {validate.class_of(run) for run in ROWS if run.family == "bridge"}
+    assert classes == {"training time", "training time, mixtures of experts"}
+
+
 def test_memory_of_the_allocator_is_compared_with_the_allocator():
     assert published.of_allocator(find("titan_h200_32_mem")) and not published.of_allocator(find("bloomq_583_mem"))
 
