@@ -86,8 +86,8 @@ class _Fitting:
         self.parameters = parameters_by_file_name(self.module, self.source)
         self.names = {id(parameter): name for name, parameter in self.parameters.items()}
         fitted = [d for d in self.decisions if d.quantized and d.treatment.scheme.needs_data]
-        # a tied weight is a table of lookups too, to which the inputs of the layer say nothing
-        decided = {d.info.name: d for d in fitted if len(d.names) == 1}
+        # a tied weight is a table of lookups too, of which the inputs of the layer say nothing; it gains all the same
+        decided = {name: d for d in fitted for name in d.names}
         self.layers: dict[str, Decision] = {}
         for path, layer in self.module.named_modules():
             name = self.names.get(id(getattr(layer, "weight", None)))

@@ -367,3 +367,48 @@ def test_tensors_that_are_asked_to_be_wide_get_8_bits(deep, tmp_path: Path) -> N
     found = compressed.find(torch.load(tmp_path / "q.pt", weights_only=True))
     assert {name: layout.bits for name, layout in found.items() if layout.bits == 8} == {"head.weight": 8}
     assert len(found) == 11
+
+
+TIED = """
+import torch
+from torch import nn
+from computekit import Data, Split
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(50, 64), nn.Linear(64, 64), nn.Linear(64, 50, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.mix(self.table(ids)))
+
+def tokens():
+    ids = torch.randint(50, (64, 33), generator=torch.Generator().manual_seed(0))
+    split = Split(ids[:, :-1], ids[:, 1:])
+    return Data("tokens", "language-modeling", split, split, split, 50, "made here")
+"""
+
+
+def test_a_table_that_is_the_output_layer_too_is_fitted_and_stays_tied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tied_table.py").write_text(TIED)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = __import__("tied_table")
+    torch.manual_seed(0)
+    module = code.Tied().eval()
+    with torch.no_grad():
+        module.mix.weight.mul_(torch.logspace(0, 1.5, 64)[:, None])
+    torch.save(module.state_dict(), tmp_path / "m.pt")
+    losses = []
+    for scheme, data in (("gptq", ("--calibration", "tied_table:tokens")), ("int4-mse", ())):
+        words = ("--arch", "tied_table:Tied", *data, "-o", str(tmp_path / "q.pt"), "--exclude", "mix.*", "--json")
+        result = CliRunner().invoke(main, ["quantize", "--scheme", scheme, str(tmp_path / "m.pt"), *words])
+        assert result.exit_code == 0, result.output
+        rounded = computekit.load_into(code.Tied(), tmp_path / "q.pt")
+        assert rounded.head._parameters["weight_packed"] is rounded.table._parameters["weight_packed"]
+        with torch.inference_mode():
+            hidden = module.mix(module.table(torch.arange(50)))
+            losses.append(float((rounded.head(hidden) - module.head(hidden)).square().mean()))
+    assert losses[0] < 0.8 * losses[1]
