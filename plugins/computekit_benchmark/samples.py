@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from computekit import Data, Split, load_data, load_module
+from computekit import Data, Split, files, load_data, load_module
 from computekit.errors import FileProblem, MissingExtra, UnknownName
 from computekit.models import ArchRef
+from computekit.models.modules import save_archive
 
 from .jobs import Job
 
@@ -31,9 +32,9 @@ class Samples:
 
 def save(data: Data, path: Path) -> str:
     """Write the test split of ``data`` to ``path`` and return the path as text."""
-    import torch
-
-    torch.save({"task": data.task, "inputs": data.test.inputs, "targets": data.test.targets}, path)
+    document = {"task": data.task, "inputs": data.test.inputs, "targets": data.test.targets}
+    with files.atomic(path) as temporary:
+        save_archive(document, temporary)
     return str(path)
 
 

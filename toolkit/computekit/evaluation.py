@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _LOGITS = 1 << 26  # scores of one batch of text: 256 MB in float32
 
 
+class NotFinite(ComputekitError):
+    """A model gives NaN or infinite outputs."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """A metric on one split.
@@ -96,7 +100,7 @@ def evaluate(
         module.train(training)
     nll = torch.cat(losses)
     if not bool(torch.isfinite(nll).all()):
-        raise ComputekitError(f"{name} gives NaN or infinite outputs; its weights or the inputs are broken")
+        raise NotFinite(f"{name} gives NaN or infinite outputs; its weights or the inputs are broken")
     if task == "classification":
         right = torch.cat(outcomes)
         hits = int(right.sum())

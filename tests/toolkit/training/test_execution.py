@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from computekit import training
 from computekit.datasets import Data, from_arrays, from_text
 from computekit.errors import ComputekitError, FileProblem
 from computekit.models import ArchRef, build
-from computekit.training import memory
+from computekit.training import checkpoint, memory
 
 CPU = torch.device("cpu")
 RECIPE = training.Recipe(epochs=3, batch_size=16, lr=0.01)
@@ -208,3 +209,29 @@ def test_dropout_goes_on_with_the_same_random_numbers(tmp_path: Path, monkeypatc
     torch.manual_seed(77)
     _fit(resumed, _images(), checkpoint=tmp_path / "c", checkpoint_every=3)
     assert _close(straight, resumed, atol=0)
+
+
+def test_a_checkpoint_for_which_the_disk_has_no_room_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # a write beyond it fails as on a full disk
+    try:
+        with pytest.raises(FileProblem, match=r"m\.checkpoint: cannot be written"):
+            checkpoint.save(tmp_path / "m.checkpoint", {}, {"weights": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+class _NaNInValidation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(256, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x.flatten(1))
+        return found if self.training else found * torch.nan
+
+
+def test_training_that_diverges_only_in_validation_names_the_learning_rate() -> None:
+    with pytest.raises(ComputekitError, match=r"in epoch 1, by step 5; try a smaller --lr than 0\.01"):
+        training.fit(_NaNInValidation(), _images(), RECIPE, device=CPU, seed=0)

@@ -70,13 +70,18 @@ def save_module(module: nn.Module, path: str | Path, arch: ArchRef, **metadata: 
 
     ``path`` is normally the temporary file of `StepRun.writing`. ``metadata`` is plain data kept with the model.
     """
-    import torch
-
     document = {
         "state_dict": {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()},
         "computekit": {"format": 1, "arch": {"name": arch.name, "args": dict(arch.args)}, **metadata},
     }
-    with Path(path).open("wb") as stream:  # a stream, so that the archive does not contain the file's name
+    save_archive(document, Path(path))
+
+
+def save_archive(document: Any, path: Path) -> None:
+    """``torch.save`` to ``path``, without the file's name in the archive; a full disk is an OSError."""
+    import torch
+
+    with path.open("wb") as stream:  # torch would write the name of a file, not that of a stream, into the archive
         try:
             torch.save(document, stream)
         except RuntimeError as error:

@@ -11,6 +11,7 @@ import torch
 
 from .. import files
 from ..errors import FileProblem
+from ..models.modules import save_archive
 
 _FORMAT = 1
 
@@ -21,8 +22,8 @@ def save(path: Path, fingerprint: dict[str, Any], state: dict[str, Any]) -> None
     ``fingerprint`` says of which training this is a checkpoint: architecture, data, recipe, seed.
     """
     document = {"computekit_checkpoint": _FORMAT, "fingerprint": fingerprint, "random": _random(), **state}
-    with files.atomic(path) as temporary, temporary.open("wb") as stream:
-        torch.save(document, stream)
+    with files.atomic(path) as temporary:
+        save_archive(document, temporary)
 
 
 def load(path: Path, fingerprint: dict[str, Any]) -> dict[str, Any] | None:

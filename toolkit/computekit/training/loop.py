@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .. import energy, flops
 from ..datasets import Data, Split
 from ..errors import ComputekitError
-from ..evaluation import Evaluation, check_logits, evaluate, forward
+from ..evaluation import Evaluation, NotFinite, check_logits, evaluate, forward
 from . import checkpoint, memory
 from .batches import Batches
 from .clock import Clock
@@ -32,7 +32,7 @@ _CHECK_EVERY = 16
 
 
 class TrainingFailed(ComputekitError):
-    """The loss is no number any more."""
+    """The loss is no number any more, in training or in validation."""
 
     def __init__(self, epoch: int, step: int, lr: float) -> None:
         super().__init__(epoch, step, lr)
@@ -297,9 +297,12 @@ class _Training:
         with self.clock.part("validation"):
             # a sharded model only runs where all ranks run it; the others need no wrapper
             module = self.wrapped if self.ranks.kind == "fsdp" else self.module
-            found = evaluate(
-                module, self.data.validation, self.data.task, self.device, self.batches.batch_size, name=self.name
-            )
+            try:
+                found = evaluate(
+                    module, self.data.validation, self.data.task, self.device, self.batches.batch_size, name=self.name
+                )
+            except NotFinite as error:
+                raise TrainingFailed(at.epoch, at.step, self.lr) from error
         at.history.append(
             {"epoch": at.epoch, "loss": mean, "validation_loss": found.loss, f"validation_{found.metric}": found.value}
         )
