@@ -124,20 +124,25 @@ class _Answering:
 
 
 def parse_summary(text: str) -> dict[str, str]:
-    """``title : value`` lines of LoadGen's summary."""
-    pairs = (line.split(":", 1) for line in text.splitlines() if " : " in line)
+    """``title : value`` lines of LoadGen's summary; one of them, ``Samples per second: value``, lacks a space."""
+    pairs = (line.split(":", 1) for line in text.splitlines() if ": " in line)
     return {title.strip(): value.strip() for title, value in pairs}
 
 
-def figures(summary: dict[str, str]) -> dict[str, Any]:
-    """The figures of a summary, in our units."""
-    found: dict[str, Any] = {"summary": summary, "valid": summary.get("Result is") == "VALID"}
-    for title, key, scale in (
-        ("90th percentile latency (ns)", "latency_p90_s", 1e-9),
+_FIGURES = {
+    "SingleStream": (("90.00 percentile latency (ns)", "latency_p90_s", 1e-9),),
+    "Offline": (("Samples per second", "samples_per_s", 1.0),),
+    "Server": (
         ("99.00 percentile latency (ns)", "latency_p99_s", 1e-9),
-        ("Samples per second", "samples_per_s", 1.0),
         ("Completed samples per second", "completed_per_s", 1.0),
-    ):
+    ),
+}
+
+
+def figures(summary: dict[str, str]) -> dict[str, Any]:
+    """The figures of a summary's scenario, in our units; every summary lists the same percentiles."""
+    found: dict[str, Any] = {"summary": summary, "valid": summary.get("Result is") == "VALID"}
+    for title, key, scale in _FIGURES.get(summary.get("Scenario", ""), ()):
         if title in summary:
             found[key] = float(summary[title]) * scale
     return found
