@@ -68,7 +68,7 @@ def quantized(model: Path, target: Path, words: list[str]) -> int:
 
 def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data: str, quick: bool) -> None:
     """Quantize with every backend, load what was written, and add it to the field."""
-    calibration = ["--calibration", data, "--calibration-samples", "64"]
+    calibration = ["--calibration", data, "--calibration-samples", "16" if quick else "64"]
     if data.endswith(".txt"):
         calibration += ["--window", str(TOKENS)]
     for number, (name, line) in enumerate(OURS):
@@ -78,7 +78,8 @@ def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data:
         if name == "auto":
             words += [*calibration, "--race-batch", str(len(subject.inputs[0]))]
             words += [] if subject.tokens else ["--data", data, "--max-drop", "0.2"]
-            words += ["--race-seconds", "1", "--race-without", "compile"] if quick else []
+            words += ["--int8", "--race-seconds", "1"] if quick else []
+            words += ["--race-without", "compile", "--race-without", "onnx"] if quick else []
         elif quick and name.startswith("compile"):
             continue
         target = work / f"ours-{len(subject.inputs[0])}-{number}" / model.name
@@ -275,7 +276,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="samples in a call; default: 32 and 1 (encoder), 100 (cnn)")
     parser.add_argument("--threads", help="only this many, or 'all'; default: 1 and all")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="batch 8, 6 rounds, 1 thread, nothing compiled")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="batch 8, 6 rounds, 1 thread, nothing compiled, auto of int8 in torch and OpenVINO only",
+    )
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
