@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ settings.register_profile("patient", deadline=None)  # a busy machine is no fail
 if "CI" not in os.environ:  # there Hypothesis takes a profile of its own: no deadline, the same examples each time
     settings.load_profile("patient")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models of the tests are too small for threads to be of use
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

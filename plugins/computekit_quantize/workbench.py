@@ -94,13 +94,14 @@ class Workbench:
 
     def rounding(self, decision: Decision, treatment: Treatment) -> Callable[..., Any]:
         """A forward pre-hook that rounds the input of a layer as its treatment does."""
+        from computekit.models import int8_linear
+
         grid = decision.grids.input if treatment.activations == "static" and decision.grids else None
 
         def hook(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             if grid is not None:
                 return (grid.dequantize(grid.quantize(args[0]), args[0].dtype), *args[1:])
-            step = args[0].abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127  # each row by its largest
-            return ((args[0] / step).round() * step, *args[1:])
+            return (int8_linear.rounded(args[0]), *args[1:])
 
         return hook
 

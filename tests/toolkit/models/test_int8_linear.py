@@ -38,6 +38,16 @@ def test_result_is_that_of_rounded_inputs(rows: int, out: int, columns: int, wit
 
 
 @given(*SIZES, st.integers(0, 99))
+def test_rounded_inputs_are_what_the_layer_multiplies(rows: int, out: int, columns: int, seed: int) -> None:
+    weight, bias = layer(out, columns, seed)
+    x = torch.randn(rows, columns)
+    x[::2, :1] *= 300.0  # such rows are rounded twice
+    ours = int8_linear.linear(x, weight.values, weight.scale, bias)
+    exact = torch.nn.functional.linear(int8_linear.rounded(x).double(), weight.dequantize().double(), bias.double())
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4 * (float(x.abs().amax()) if rows else 1.0))
+
+
+@given(*SIZES, st.integers(0, 99))
 def test_integers_are_multiplied_exactly(rows: int, out: int, columns: int, seed: int) -> None:
     weight, bias = layer(out, columns + 1, seed)
     x = torch.randint(-128, 128, (rows, columns + 1))
@@ -126,6 +136,15 @@ def test_steps_of_generation_agree_with_the_whole_text() -> None:
         whole = module(x)
         steps = torch.cat([module(x[:, i : i + 1]) for i in range(6)], 1)
     assert torch.cosine_similarity(whole, steps, dim=-1).min() > 0.9995
+
+
+def test_gradients_pass_through_the_dequantized_weight() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(96, 64))
+    weight = compressed.quantize(module[0].weight.detach())
+    compress_parameter([(module[0], "weight")], weight, "dynamic")
+    x = torch.randn(3, 96, requires_grad=True)
+    module(x).sum().backward()
+    torch.testing.assert_close(x.grad, weight.dequantize().sum(0).expand(3, 96))
 
 
 def test_zeros_and_empty_batches_are_fine() -> None:

@@ -140,6 +140,8 @@ def _multiply_integers(module: nn.Linear, input: torch.Tensor) -> torch.Tensor:
     stored = _stored(module, "weight", Layout(8))
     if torch.compiler.is_compiling() and stored[""].dtype == torch.int8:  # a compiler fuses the passes by itself
         return scaled_linear.linear(input, stored[""], stored["_scale"], module.bias)
+    if torch.is_grad_enabled() and input.requires_grad:  # rounding has no gradient
+        return nn.Linear.forward(module, input)
     if input.device.type != "cpu" or stored[""].dtype != torch.int8:
         if scaled_linear.fits(input, stored[""]):
             return scaled_linear.linear(input, stored[""], stored["_scale"], module.bias)

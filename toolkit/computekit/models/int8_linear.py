@@ -32,10 +32,11 @@ _FEW = 8  # rows up to which `weight_only` is faster
 _WIDE = 3072  # columns of a block, as long as there are rows enough to fill the cache with
 
 
+@torch.no_grad()
 def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """``input`` (..., in) times ``weight`` int8 (out, in) with ``scale`` (out, 1), plus ``bias``: (..., out).
 
-    The result has the type of ``input``; that of a row with NaN or infinity is NaN.
+    The result has the type of ``input``, and no gradient; that of a row with NaN or infinity is NaN.
     """
     size, outputs = weight.shape[1], weight.shape[0]
     rows = input.reshape(-1, size)
@@ -60,6 +61,16 @@ def linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) ->
             if result is not target:
                 target.copy_(result)
     return output.reshape(*input.shape[:-1], outputs)
+
+
+@torch.no_grad()
+def rounded(input: Tensor) -> Tensor:
+    """``input`` (..., in) as `linear` sees it: what its rows are after rounding."""
+    block = _Rounded(input.reshape(-1, input.shape[-1]).float())
+    values = block.integers[:-1].float().mul_(block.step).add_(block.middle)
+    if block.again is not None:
+        values.index_add_(0, block.again, block.finer.float().mul_(block.step[block.again]), alpha=1 / _FINER)
+    return values.to(input.dtype).reshape(input.shape)
 
 
 def generates(input: Tensor) -> bool:
