@@ -37,7 +37,7 @@ def log_ratio(workload: Workload) -> float:
     inputs = torch.randn(workload.batch, *workload.input_shape)
 
     runner = timing.Runner(workload.name, functools.partial(module, inputs))
-    timing.warm_up(runner, torch.device("cpu"), SPAN_S, float("inf"))
+    timing.warm_up(runner, torch.device("cpu"), SPAN_S, math.inf, "")
     timer = timing.make_timer("wall", torch.device("cpu"))
     calls = max(1, round(SPAN_S / runner.pace_s))
     chance = random.Random(0)

@@ -161,7 +161,13 @@ class _Contest:
         if not self.small:
             self._make_milder()
             self.rounds.until_apart(self._fit, seconds)
-        best = _choose([runner for runner in self._racing if runner.prepared is not None], self.job)
+        contenders = [runner for runner in self._racing if runner.prepared is not None]
+        if not contenders:
+            why = "; ".join(f"{runner.name} {runner.lost}" for runner in self.runners if runner.lost)
+            raise ComputekitError(
+                f"{self.job.model}: no candidate of --backend auto is left ({why}); --backend torch needs no code"
+            )
+        best = _choose(contenders, self.small)
         self._tell(best)
         assert best.prepared is not None
         return replace(best.prepared, missed=best.lost)
@@ -196,10 +202,8 @@ class _Contest:
             seconds = self.rounds.warm_up(runner)
             slower, long = seconds / self.original_s, MIN_ROUNDS * seconds > self.job.race.seconds
             if slower > _HOPELESS and long and not self.small:
-                runner.module, runner.lost = (
-                    None,
-                    f"takes {slower:.0f} times as long as the original; not timed further",
-                )
+                runner.module = None
+                runner.lost = f"takes {slower:.0f} times as long as the original; --race-seconds gives it more time"
                 return
             verdict = self.gate.judge(runner.module, runner.name)
         except Exception as error:  # a compiler or a runtime of somebody else
@@ -327,16 +331,11 @@ def _baseline(job: Job) -> Runner:
     return Runner("the original, compiled", compiled.load(source, lambda: module))
 
 
-def _choose(racing: list[Runner], job: Job) -> Runner:
+def _choose(contenders: list[Runner], small: bool) -> Runner:
     """The fastest that computes the same, or the smallest where bytes are the objective; else the nearest."""
-    if not racing:
-        raise ComputekitError(
-            f"{job.model}: no candidate of --backend auto could be made; --backend torch needs no code"
-        )
-    fit = [runner for runner in racing if not runner.lost]
+    fit = [runner for runner in contenders if not runner.lost]
     if not fit:
-        return max(racing, key=lambda runner: (-(runner.drop or 0.0), runner.cosine or 0.0))
-    small = job.goal.objective == "bytes"
+        return max(contenders, key=lambda runner: (-(runner.drop or 0.0), runner.cosine or 0.0))
     best = min(fit, key=lambda r: r.bytes + r.program_bytes) if small else fastest(fit)
     for runner in fit:
         if runner is not best:

@@ -21,31 +21,28 @@ from computekit_quantize.clock import Deadline
 from computekit_quantize.milder import Layer
 
 
-class Goal:
-    objective: str | None = None
-
-
-class Job:
-    goal = Goal()
-    model = Path("m.pt")
-
-
 def runner(name: str, speed: float, size: int, lost: str = "") -> race.Runner:
     return race.Runner(name, bytes=size, ratios=[speed], cosine=speed / 10, lost=lost)
 
 
-def test_the_fastest_that_is_near_enough_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_that_is_near_enough_is_kept() -> None:
     def field() -> list[race.Runner]:
         return [runner("a", 2.0, 9), runner("b", 3.0, 10), runner("c", 4.0, 8, "cosine 0.9"), runner("d", 1.0, 5)]
 
-    best = race._choose(runners := field(), Job())  # type: ignore[arg-type]
+    best = race._choose(runners := field(), small=False)
     assert best.name == "b"
     assert [each.lost for each in runners] == ["slower than b", "", "cosine 0.9", "slower than b"]
-    monkeypatch.setattr(Goal, "objective", "bytes")
-    assert race._choose(field(), Job()).name == "d"  # type: ignore[arg-type]
-    assert race._choose([runner("e", 2.0, 9, "far"), runner("f", 3.0, 9, "far")], Job()).name == "f"  # type: ignore[arg-type]
-    with pytest.raises(computekit.ComputekitError, match="no candidate of --backend auto could be made"):
-        race._choose([], Job())  # type: ignore[arg-type]
+    assert race._choose(field(), small=True).name == "d"
+    assert race._choose([runner("e", 2.0, 9, "far"), runner("f", 3.0, 9, "far")], small=False).name == "f"
+
+
+def test_where_no_candidate_is_left_each_has_its_reason(poisoned: Path) -> None:
+    without = [word for name in ("compile", "onnx", "openvino") for word in ("--race-without", name)]
+    words = ["--backend", "auto", "--int8", "--activations", "static", *without, "model.pt", "-o", "out.pt"]
+    result = CliRunner().invoke(main, ["quantize", *words, "--arch", "poisoned:build", "--input-shape", "1,8,8"])
+    assert result.exit_code == 1
+    assert "no candidate of --backend auto is left (torch int8 static needs data to calibrate on" in result.stderr
+    assert not Path("out.pt").exists()
 
 
 class Clock:
@@ -224,7 +221,7 @@ def test_the_race_makes_the_fastest_program_milder_where_it_loses_too_much(
 ) -> None:
     pytest.importorskip("nncf")
     without = [word for name in ("torch", "compile", "onnx") for word in ("--race-without", name)]
-    words = ["--backend", "auto", "--int8", "--activations", "static", *without, "--race-seconds", "0.01"]
+    words = ["--backend", "auto", "--int8", "--activations", "static", *without, "--race-seconds", "0.5"]
     record = quantize(*words, "--data", "digits", "--max-drop", "1", "model.pt", "-o", "out.pt")
     race_about = record["details"]["race"]  # type: ignore[index]
     kept = [row for row in race_about["candidates"][1:] if not row["lost"]]

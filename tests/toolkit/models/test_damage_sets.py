@@ -199,6 +199,15 @@ def test_archives_around_a_model_are_refused_by_name(wrapping: str, tmp_path: Pa
         open_model(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("wrapping", ["zip", "zip in zip"])
+@pytest.mark.parametrize("missing", [1, 22, 60, 76, 100])
+def test_an_archive_without_its_end_is_not_the_one_inside(wrapping: str, missing: int, tmp_path: Path) -> None:
+    torch.save(STATE, tmp_path / "whole.pt")
+    (tmp_path / "a.pt").write_bytes(WRAPPINGS[wrapping]((tmp_path / "whole.pt").read_bytes())[:-missing])
+    with pytest.raises(FileProblem, match="damaged or truncated"):
+        open_model(tmp_path / "a.pt")
+
+
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_damaged_archives(wrapping: str, tmp_path: Path) -> None:
     _try_archives(wrapping, tmp_path, everyday)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..contracts import ModelFormat
 from ..errors import FileProblem
 from ..files import check_regular
+from .zips import open_zip
 
 _MAGICS = (
     (b"PK\x05\x06", "it is an empty zip archive"),
@@ -69,7 +70,7 @@ def what_it_is(path: Path, kinds: Sequence[ModelFormat]) -> str:
 
 def _zip(path: Path) -> str:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return "it begins like a zip archive (torch.save writes those), but it is damaged or truncated"

@@ -26,6 +26,7 @@ from .base import ModelFile, TensorInfo, Writer
 from .checkpoint import LazyTensor, Storage
 from .layout import Place
 from .pickles import Malformed, Ordered
+from .zips import open_zip
 
 KEY = "computekit"
 _MAX_MEMBER_BYTES = 1 << 28
@@ -234,7 +235,7 @@ class Archive:
 def archive(path: Path) -> Iterator[Archive]:
     """Open a torch archive; whatever is wrong with it in the block below becomes a FileProblem."""
     try:
-        with zipfile.ZipFile(path) as opened, path.open("rb") as stream:
+        with open_zip(path) as opened, path.open("rb") as stream:
             members = opened.infolist()
             names = [member.filename for member in members]
             if len(set(names)) != len(names):
@@ -258,7 +259,7 @@ def member_names(path: Path) -> list[str]:
         with path.open("rb") as stream:
             if stream.read(2) != b"PK":
                 return []
-        with zipfile.ZipFile(path) as opened:
+        with open_zip(path) as opened:
             return opened.namelist()
     except (OSError, ValueError, RuntimeError, zipfile.BadZipFile, struct.error):
         return []
