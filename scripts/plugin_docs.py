@@ -80,7 +80,7 @@ def _code(kind: str) -> str:
     """The module that ``plugins new mine --kind KIND`` writes."""
     if kind not in KINDS:
         raise SystemExit(f"docs/plugins: there is no kind {kind!r}")
-    return render("mine", kind)["src/computekit_mine/__init__.py"]
+    return render("mine", kind, date="2026-11-30")["src/computekit_mine/__init__.py"]
 
 
 def _hook(name: str, hook: Callable[..., Any]) -> str:

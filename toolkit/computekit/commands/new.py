@@ -142,8 +142,8 @@ def module_name(name: str) -> str:
     return f"computekit_{name.replace('-', '_')}"
 
 
-def render(name: str, kind: str) -> dict[str, str]:
-    """The files of a distribution, by their path in it."""
+def render(name: str, kind: str, date: str = "") -> dict[str, str]:
+    """The files of a distribution, by their path in it; a price in them was seen on ``date``, today by default."""
     import datetime
     from importlib.resources import files as package_files
 
@@ -158,7 +158,7 @@ def render(name: str, kind: str) -> dict[str, str]:
         "USAGE": about.usage.replace("@NAME@", name),
         "NEEDS": f'    needs = ("{about.needs}",)' if about.needs else "",
         "HOST": __version__,
-        "DATE": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "DATE": date or datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
     sources = {
         "pyproject.toml": "common/pyproject.toml.in",
