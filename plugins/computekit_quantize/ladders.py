@@ -51,8 +51,8 @@ class Step:
 
 
 def steps(ladders: Iterable[tuple[Decision, Sequence[Option]]]) -> list[Step]:
-    """The steps of all ladders, whose first rungs are where one stands: those first that are free from there, then by
-    what they are worth."""
+    """The steps of all ladders, whose first rungs are where one stands: those first that are free from there, each kind
+    by what they are worth."""
     free: list[Step] = []
     found: list[Step] = []
     for decision, (at, *others) in ladders:
@@ -61,7 +61,7 @@ def steps(ladders: Iterable[tuple[Decision, Sequence[Option]]]) -> list[Step]:
             step = max((Step(decision, at, option) for option in ahead), key=lambda step: step.worth)
             (free if first and step.free else found).append(step)
             at, first = step.after, False
-    return free + sorted(found, key=lambda step: -step.worth)
+    return [step for kind in (free, found) for step in sorted(kind, key=lambda step: -step.worth)]
 
 
 def after(start: Choice, taken: Iterable[Step]) -> dict[Decision, Treatment | None]:

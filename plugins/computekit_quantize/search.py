@@ -111,9 +111,11 @@ class Search:
     def _fewest(self, start: Choice, steps: Sequence[Step]) -> list[Step] | None:
         """The fewest of ``steps``, in their order, that meet the bound; None if no number does.
 
-        Those at the beginning that are free are taken all at once.
+        Those at the beginning that are free are taken all at once, unless they leave nothing quantized.
         """
         free = len(list(itertools.takewhile(lambda step: step.free, steps)))
+        if not any(ladders.after(start, steps[:free]).values()):
+            free = 0
         failed, count, passed, stride = max(0, free - 1), max(1, free), 0, 1
         while not passed and failed < len(steps):
             count = min(count, len(steps))

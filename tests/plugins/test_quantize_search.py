@@ -17,8 +17,9 @@ import computekit
 from computekit.cli import main
 from computekit.datasets import Data, Split
 from computekit.models import compressed, open_model
-from computekit_quantize import metric, plan, search, sensitivity
+from computekit_quantize import ladders, metric, plan, search, sensitivity
 from computekit_quantize.clock import Deadline
+from computekit_quantize.ladders import Option
 from computekit_quantize.workbench import Workbench
 
 LAYERS = 6
@@ -160,6 +161,16 @@ def test_a_layer_without_a_value_is_refused_by_name(bench: Workbench, monkeypatc
     assert found.tried[0]["refused"] == "NaN"
     worst = (looking.ranked or [])[0]
     assert worst.row()["weight"] == {"refused": "NaN"}
+
+
+def test_where_floats_are_free_everywhere_only_what_does_harm_gets_them(bench: Workbench) -> None:
+    """In layers so small that integers are no faster, all first steps lead to floats and cost nothing."""
+    harms = {decision: float(number) for number, decision in enumerate(bench.quantized)}
+    rungs = [(d, [Option(d.treatment, 2.0, harm + 1), Option(None, 1.0, 0.0)]) for d, harm in harms.items()]
+    looking = searching(bench, 1e9, Deadline(None))
+    taken = looking._fewest({d: d.treatment for d in harms}, ladders.steps(rungs))
+    assert taken is not None
+    assert [step.decision for step in taken] == [max(harms, key=harms.__getitem__)]
 
 
 def test_one_file_holds_all_treatments(tmp_path: Path, bench: Workbench) -> None:
