@@ -215,8 +215,8 @@ class _Contest:
         """Give programs that lose too much, and are faster than all that do not, some layers in floats."""
         done = set()
         for runner in sorted(self._racing, key=lambda each: -each.speed):
-            fastest = max((each.speed for each in self._fit), default=0.0)
-            if runner.prepared is None or not runner.lost or runner.speed < _WORTH * fastest:
+            to_beat = max((each.speed for each in self._fit), default=0.0)
+            if runner.prepared is None or not runner.lost or runner.speed < _WORTH * to_beat:
                 continue
             candidate = runner.prepared.candidate
             way = (candidate.backend.name, candidate.request.scheme, candidate.activations)

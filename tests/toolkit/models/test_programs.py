@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,13 @@ X = torch.arange(6.0).reshape(2, 3)
 def net() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(3, 2)
+
+
+def small_bert() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.BertConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -49,10 +57,7 @@ def test_a_pickled_module_runs_with_trust(nested: bool, tmp_path: Path) -> None:
 
 def test_a_folder_runs_from_its_config(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    model = transformers.BertModel(config).eval()
+    model = transformers.BertModel(small_bert()).eval()
     model.save_pretrained(tmp_path / "a")
     module, arch, _ = load_module(tmp_path / "a")
     ids = torch.arange(10)[None]
@@ -66,10 +71,7 @@ def test_a_folder_runs_from_its_config(tmp_path: Path) -> None:
 def test_a_folder_may_hold_weights_that_its_class_does_not_have(tmp_path: Path) -> None:
     """Most BERTs were saved with the heads of their pretraining, and are loaded as something smaller."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    whole = transformers.BertForPreTraining(config).eval()
+    whole = transformers.BertForPreTraining(small_bert()).eval()
     whole.save_pretrained(tmp_path / "a")
     described = json.loads((tmp_path / "a" / "config.json").read_text())
     described["architectures"] = ["BertForMaskedLM"]
