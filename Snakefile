@@ -3,8 +3,6 @@
 #
 #   snakemake --cores 2
 #   snakemake --cores 2 --configfile config/text.yaml
-from pathlib import Path
-
 from snakemake.utils import min_version
 
 min_version("9.0")
@@ -18,13 +16,20 @@ if not workflow.overwrite_configfiles:
 include: "workflows/pipeline.smk"
 
 
+localrules:
+    all,
+
+
+# A rule without output runs each time: the table is printed even where all was up to date.
 rule all:
     default_target: True
     input:
         PLAN.targets,
-
-
-onsuccess:
-    table = Path(PLAN.results, "table.md")
-    if table.exists():
-        print(table.read_text(encoding="utf-8"))
+    log:
+        f"{PLAN.results}/logs/all.log",
+    conda:
+        "workflows/environment.yaml"
+    params:
+        table=lambda w, input: [file for file in input if file.endswith(".md")],
+    shell:
+        "cat /dev/null {params.table:q} 2> {log:q}"

@@ -44,10 +44,9 @@ def install(site: Path) -> Install:
 def on_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make ``site`` importable in this process, and forget its modules afterwards."""
     monkeypatch.syspath_prepend(str(site))
-    before = set(sys.modules)
     yield site
-    for name in set(sys.modules) - before:
-        if name.startswith("computekit_"):
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(site)):
             del sys.modules[name]
 
 

@@ -61,6 +61,8 @@ def test_second_run_does_nothing_and_a_change_runs_what_depends_on_it(pipeline: 
     assert made == model("baseline") | model("trimmed") | model("trimmed+hard") | weighed | measured | VIEWS
 
     assert pipeline.run() == set()
+    table = (pipeline.folder / "results" / "table.md").read_text(encoding="utf-8")
+    assert table in pipeline.snakemake().stdout, "a user who runs it again sees the table"
     assert pipeline.run(cores=1) == set(), "the number of cores changes nothing"
 
     pipeline.configure(CONFIG.replace("mode: exact", "mode: fast"))
