@@ -81,7 +81,8 @@ def compare_models(
         for label, digest, model in zip(labels, hashes, models, strict=True):
             row = run.row(label, sha256=digest)
             _put_size(row, model, examined[label])
-            _put_quality(row, examined[label], examined[labels[0]], labels[0])
+            if used is not None:
+                _put_quality(run, row, used.task, examined[label], examined[labels[0]])
             if label in position and campaign.trials:
                 _put_timing(row, campaign, position[label])
             else:
@@ -225,19 +226,26 @@ def _put_size(row: records.Row, model: Path, found: dict[str, Any]) -> None:
             put_unknown(row, key, unit, str(reason))
 
 
-def _put_quality(row: records.Row, found: dict[str, Any], first: dict[str, Any], first_label: str) -> None:
+def _put_quality(run: StepRun, row: records.Row, task: str, found: dict[str, Any], first: dict[str, Any]) -> None:
     """The metric on the test split, and its difference to the first model's, sample by sample."""
-    if "metric" not in found:
+    text = task == "language-modeling"
+    metric, key, unit = ("perplexity", "perplexity_ratio", "") if text else ("accuracy", "accuracy_difference", "1")
+    if "quantity" not in found:
+        reason = str(found.get("error") or found.get("cut") or "the evaluation ended the process")
+        put_unknown(row, metric, unit, reason)
+        if "error" not in found:
+            run.note(f"{row.label}: {reason}; its {metric} is unknown")
         return
-    row.quantities[found["metric"]] = records.Quantity(
-        **found["quantity"], unit="1" if found["metric"] == "accuracy" else ""
-    )
-    key = "accuracy_difference" if found["metric"] == "accuracy" else "perplexity_ratio"
+    row.quantities[metric] = records.Quantity(**found["quantity"], unit=unit)
+    first_label = run.rows[0].label
     if found is first:
-        value = 0.0 if key == "accuracy_difference" else 1.0
+        value = 0.0 if metric == "accuracy" else 1.0
         row.quantities[key] = records.Quantity(value=value, unit="1", method="the others are compared with it")
         return
-    if key == "accuracy_difference":
+    if "quantity" not in first:
+        put_unknown(row, key, "1", f"the {metric} of {first_label} is unknown")
+        return
+    if metric == "accuracy":
         paired = statistics.paired_difference(first["outcomes"], found["outcomes"])
         estimate = paired.difference
         method = f"against {first_label}: {estimate.method}; McNemar p = {paired.p_value:.3g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from computekit import devices, energy, files
@@ -36,15 +36,15 @@ ENERGY_S = 2.0
 """NVML and RAPL counters move every 1 to 100 ms, so shorter spans would be mostly rounding."""
 
 
-def examine(job: Job) -> dict[str, Any]:
+def examine(job: Job) -> Iterator[dict[str, Any]]:
     """Load the job's only subject and call it at batch size ``more["batch"]``.
 
     A call may take ``more["longest_s"]`` seconds.
 
-    Returns parameters, output_shape, other_shape (if a second call with the same inputs gives another), nonfinite (how
+    Yields parameters, output_shape, other_shape (if a second call with the same inputs gives another), nonfinite (how
     many outputs are NaN or infinite), compile_s if the job compiles, peak_memory_bytes (or peak_memory_reason),
-    grows_bytes_per_call, energy_j per sample (or energy_reason), and with samples of a data set: metric, quantity (of a
-    record) and outcomes (per sample, see `Evaluation`).
+    grows_bytes_per_call, energy_j per sample (or energy_reason); then, with samples of a data set, quantity (of a
+    record) and outcomes (per sample, see `Evaluation`), which may take long and go wrong without harm to the rest.
     """
     device = prepare(job)
     subject = job.subjects[0]
@@ -68,7 +68,9 @@ def examine(job: Job) -> dict[str, Any]:
         check_pace(subject.label, pace_s, job.more["longest_s"], REMEDY)
         result |= _output(call)
         result |= _energy(call, device, batch)
-    return result | _quality(model.module, job, device)
+    yield result
+    if job.samples is not None:
+        yield _quality(model.module, job, job.samples, device)
 
 
 def _rehearse(job: Job, batch: int) -> None:
@@ -174,13 +176,11 @@ def _energy(call: Callable[[], Any], device: torch.device, batch: int) -> dict[s
     return {"energy_j": (read() - began) / (calls * batch), "energy_calls": calls}
 
 
-def _quality(module: nn.Module, job: Job, device: torch.device) -> dict[str, Any]:
-    """Accuracy or perplexity on the test split."""
-    if job.samples is None:
-        return {}
+def _quality(module: nn.Module, job: Job, path: str, device: torch.device) -> dict[str, Any]:
+    """Accuracy or perplexity on the test split in ``path``."""
     devices.make_repeatable(job.seed, job.threads)
-    test = samples.load(job.samples)
+    test = samples.load(path)
     label = job.subjects[0].label
     with blaming(label, "evaluating on the test split"):
         found = evaluate(module, test.split, test.task, device, name=label)
-    return {"metric": found.metric, "quantity": found.quantity(), "outcomes": found.outcomes.tolist()}
+    return {"quantity": found.quantity(), "outcomes": found.outcomes.tolist()}

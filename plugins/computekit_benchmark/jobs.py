@@ -94,6 +94,8 @@ class JobFailed(ComputekitError):
 def run(job: Job, measuring_s: float) -> dict[str, Any]:
     """Do ``job``, which measures for about ``measuring_s``, in a fresh process and return its result.
 
+    Where a job that gives its result in parts fails after the first, what there is has ``cut``, which says why.
+
     Raises:
         JobFailed: the model raised, the process was killed, or it hangs.
     """
@@ -114,15 +116,20 @@ def run(job: Job, measuring_s: float) -> dict[str, Any]:
             stderr=err,
             start_new_session=True,  # Ctrl-C is for the asking process, which then keeps what it has
         )
+        late = None
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise JobFailed(f"no result after {timeout_s:.0f} s; the process was ended", label, fatal=True) from None
+            late = JobFailed(f"no result after {timeout_s:.0f} s; the process was ended", label, fatal=True)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the process, and all that its models started
             process.wait()
-        return _result(process.returncode, _text(out), _text(err), label)
+        found = _parts(_text(out))
+        failure = late or _failure(process.returncode, found, _text(err), label)
+    if failure is not None and not found:
+        raise failure
+    return found if failure is None else {**found, "cut": failure.problem}
 
 
 def _text(stream: IO[str]) -> str:
@@ -130,17 +137,27 @@ def _text(stream: IO[str]) -> str:
     return stream.read()
 
 
-def _result(status: int, out: str, err: str, label: str | None) -> dict[str, Any]:
-    """What a process that ended with ``status`` found; ``label`` is the model's, where it had one alone."""
+def _parts(out: str) -> dict[str, Any]:
+    """All that a process printed; the last line may be cut off."""
+    found: dict[str, Any] = {}
+    for line in out.splitlines():
+        with contextlib.suppress(ValueError):
+            found |= json.loads(line)
+    return found
+
+
+def _failure(status: int, found: dict[str, Any], err: str, label: str | None) -> JobFailed | None:
+    """What went wrong in a process that ended with ``status``; takes an error out of what it ``found``.
+
+    ``label`` is the model's, where the process had one alone.
+    """
+    if "error" in found:
+        return JobFailed(found.pop("error"), found.pop("label", None), fatal=True)
     if status < 0:
         name = signal.Signals(-status).name
         cause = ", perhaps for lack of memory" if name == "SIGKILL" else ""
-        raise JobFailed(f"the measuring process was ended by {name}{cause}", label)
-    try:
-        result: dict[str, Any] = json.loads(out)
-    except ValueError:
+        return JobFailed(f"the measuring process was ended by {name}{cause}", label)
+    if status or not found:
         last = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        raise JobFailed(f"the measuring process ended with status {status}: {last}", label) from None
-    if "error" in result:
-        raise JobFailed(result["error"], result.get("label"), fatal=True)
-    return result
+        return JobFailed(f"the measuring process ended with status {status}: {last}", label)
+    return None

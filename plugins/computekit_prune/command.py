@@ -162,14 +162,15 @@ def _fine_tune(
     recalibrated = batchnorm.recalibrate(pruned.to(device), data, device)
     cut = test(pruned)
     result = training.fit(pruned, data, recipe, device=device, seed=run.seed, progress=run.progress)
-    after = test(pruned.to(dtype))
+    after = training.tested(pruned.to(dtype), data, result, device)
     training.report(run, pruned, data, result, after)
-    run.put(f"{after.metric}_of_input", **before.quantity())
-    run.put(f"{after.metric}_before_fine_tuning", **cut.quantity())
+    run.put(f"{before.metric}_of_input", **before.quantity())
+    run.put(f"{before.metric}_before_fine_tuning", **cut.quantity())
     if recalibrated:
         run.note(f"The statistics of {recalibrated} batch norms were taken anew on training data before fine-tuning.")
-    key, estimate = evaluation.difference(before, after)
-    run.put(key, estimate.value, **estimate.about)
+    if not isinstance(after, str):
+        key, estimate = evaluation.difference(before, after)
+        run.put(key, estimate.value, **estimate.about)
 
 
 def _stored_dtype(model: Path, trust_pickle: bool) -> torch.dtype:

@@ -42,7 +42,7 @@ def train(
       computekit train --arch mymodel:build --arch-args width=64 --data mydata.npz -o mine.pt
       torchrun --nproc-per-node 2 -m computekit train --parallel ddp --arch gpt --data pydoc -o gpt.pt
     """
-    from computekit import evaluation, models, zoo
+    from computekit import models, zoo
     from computekit.models.formats import check_saved_name
 
     from .peak import peak_flops
@@ -68,12 +68,11 @@ def train(
             raise
     if not ranks.first:  # the first rank has the whole model and writes it
         raise click.exceptions.Exit(0)
-    test = evaluation.evaluate(module, dataset.test, dataset.task, device, name=name)
     with run.writing(target) as temporary:
         computekit.save_module(module, temporary, reference, data=data)
     if how.checkpoint:
         how.checkpoint.unlink(missing_ok=True)
-    training.report(run, module, dataset, result, test)
+    training.report(run, module, dataset, result, training.tested(module, dataset, result, device, name=name))
     run.put("file_bytes", target.stat().st_size, "B")
     if rate is not None:
         training.utilization(run, result, rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import computekit
-from computekit import records
+from computekit import evaluation, records
 from computekit.cli import main
 from computekit.testing import make_model
 
@@ -121,6 +122,33 @@ def test_ctrl_c_keeps_the_checkpoint_and_says_so(monkeypatch: pytest.MonkeyPatch
     assert _run(words).exit_code == 0
     assert _run(words.replace("--resume -o m.pt", "-o n.pt")).exit_code == 0
     assert Path("m.pt").read_bytes() == Path("n.pt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "good"),
+    [("train --arch mlp", 0), ("prune old.pt --ratio 0.5", 2), ("distill old.pt --student mlp --control", 1)],
+)
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), torch.OutOfMemoryError("no room for it")])
+def test_a_test_split_that_fails_costs_the_metric_alone(
+    words: str, good: int, fault: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``good``: how often the test split is evaluated before anything is trained."""
+    make_model(Path("old.pt"))
+    original, calls = evaluation.evaluate, itertools.count()
+
+    def evaluate(*arguments: Any, **named: Any) -> Any:
+        if next(calls) >= good:
+            raise fault
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    result = _run(f"{words} --data digits --epochs 1 -o m.pt")
+    assert result.exit_code == 0, result.output
+    computekit.load_module("m.pt")
+    accuracy = records.load("m.pt.record.json").rows[0].quantities["accuracy"]
+    assert accuracy.value is None and accuracy.reason is not None
+    reason = "interrupted" if isinstance(fault, KeyboardInterrupt) else "failed: OutOfMemoryError: no room for it"
+    assert reason in accuracy.reason and f"unknown: {accuracy.reason}" in result.stdout
 
 
 def test_checkpoint_every_needs_resume() -> None:

@@ -6,9 +6,11 @@ import textwrap
 import time
 
 import pytest
+import torch
 
+from computekit import Data, Split
 from computekit.inputs import Input
-from computekit_benchmark import jobs
+from computekit_benchmark import jobs, samples
 from computekit_benchmark.jobs import Job, JobFailed, Subject
 
 UNRULY = """
@@ -22,6 +24,14 @@ UNRULY = """
             self.what, self.layer = what, nn.Linear(4, 4)
 
         def forward(self, x):
+            if "on the test split" in self.what and len(x) > 1:
+                if "hangs" in self.what:
+                    time.sleep(600)
+                if "dies" in self.what:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if "exits" in self.what:
+                    os._exit(0 if "quietly" in self.what else 3)
+                return x * float("nan")
             if self.what == "exits":
                 sys.exit("enough")
             if not hasattr(self, "left"):
@@ -72,3 +82,24 @@ def test_a_model_that_ends_the_process_is_named(asked, what, said, fatal):
         jobs.run(asked(what), 60)
     assert str(caught.value).startswith(said)
     assert caught.value.fatal == fatal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "cut"),
+    [
+        ("gives NaN on the test split", "m gives NaN or infinite outputs"),
+        ("hangs on the test split", "no result after 40 s"),
+        ("dies on the test split", "ended by SIGKILL"),
+        ("exits on the test split", "ended with status 3"),
+        ("exits quietly on the test split", ""),
+    ],
+)
+def test_a_test_split_that_fails_costs_the_metric_alone(asked, tmp_path, monkeypatch, what, cut):
+    monkeypatch.setattr(jobs, "STARTUP_ALLOWANCE_S", 0.0)
+    split = Split(torch.rand(20, 4), torch.zeros(20, dtype=torch.int64))
+    used = samples.save(Data("d", "classification", split, split, split, 4, "here"), tmp_path / "samples.pt")
+    job = asked(what).but(task="isolated", samples=used, more={"batch": 1, "longest_s": 60})
+    result = jobs.run(job, 40 if "hangs" in what else 300)
+    assert result["output_shape"] == [1, 4] and "quantity" not in result
+    assert cut in result.get("cut", "")

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import computekit
 from computekit import cli, host
 from computekit.models import ArchRef, build, save_module
+from computekit_benchmark.compare import PERCENTILES
 from computekit_benchmark.jobs import JobFailed
 
 ZOO = """
@@ -107,6 +108,23 @@ def test_broken_odd_and_equal_models_are_named_and_the_sound_ones_measured(folde
         "compares a model with itself",
     ):
         assert said in notes
+
+
+@pytest.mark.slow
+def test_a_model_without_a_metric_is_timed_and_named(folder):
+    models = make("good"), make("nan", "Odd", fault="nan"), make("shape", "Odd", fault="shape")
+    status, out, _ = invoke("models", *models, "--data", "digits", *QUICK[2:], "--json")
+    assert status == 0
+    record = json.loads(out)
+    good, nan, shape = (row["quantities"] for row in record["rows"])
+    assert 0 <= good["accuracy"]["value"] <= 1
+    assert "gives NaN or infinite outputs" in nan["accuracy"]["reason"]
+    assert "tells 5 classes apart" in shape["accuracy"]["reason"]
+    assert nan["latency_s"]["value"] > 0 and shape["latency_s"]["value"] > 0
+    assert any(note.startswith("nan: ") and note.endswith("its accuracy is unknown") for note in record["notes"])
+    status, out, _ = invoke("models", models[1], models[0], "--data", "digits", *QUICK[2:], "--json")
+    second = json.loads(out)["rows"][1]["quantities"]
+    assert (status, second["accuracy_difference"]["reason"]) == (0, "the accuracy of nan is unknown")
 
 
 @pytest.mark.parametrize("examined", [1, 2])
@@ -217,7 +235,10 @@ def test_the_step_and_its_columns_are_registered():
     step = registry.steps["benchmark"]
     assert step.exclusive
     assert step.argv == ("benchmark", "models")
-    assert {"latency_s", "accuracy", "verdict", "peak_memory_bytes"} <= {c.key for c in registry.columns}
+    described = {column.key for column in registry.columns}
+    assert {"accuracy", "verdict", "peak_memory_bytes"} <= described
+    ends = ("", *(f"_p{100 * q:g}" for q in PERCENTILES))
+    assert {f"{clock}{end}_s" for clock in ("latency", "cpu_time") for end in ends} <= described
 
 
 def test_the_group_runs_models_by_default(folder):

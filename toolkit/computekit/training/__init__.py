@@ -9,7 +9,7 @@
     @options.step
     def mine(run, recipe):                      # a training.Recipe
         result = training.fit(module, data, recipe, device=run.device, seed=run.seed, progress=run.progress)
-        test = evaluation.evaluate(module, data.test, data.task, run.device)
+        test = training.tested(module, data, result, run.device)
         training.report(run, module, data, result, test)
 
 Importing this package does not import torch.
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .execution import Execution, execution_options
 from .recipe import PRECISIONS, Recipe, recipe_options
-from .report import report, utilization
+from .report import report, tested, utilization
 
 if TYPE_CHECKING:
     from .loop import FitResult, fit
@@ -54,6 +54,7 @@ __all__ = [
     "joined",
     "recipe_options",
     "report",
+    "tested",
     "utilization",
 ]
 

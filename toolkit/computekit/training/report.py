@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from .. import loading
+
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from ..datasets import Data
@@ -16,14 +19,37 @@ if TYPE_CHECKING:
 _PARTS = ("data", "forward", "backward", "communication", "optimizer", "validation", "checkpoint")
 
 
-def report(run: StepRun, module: nn.Module, data: Data, result: FitResult, test: Evaluation) -> None:
-    """Record a finished training: the metric on ``test``, the compute spent, the speed, the recipe and the curve."""
+def tested(
+    module: nn.Module, data: Data, result: FitResult, device: torch.device, *, name: str = "the model"
+) -> Evaluation | str:
+    """How good a trained module is on the test split, or why that is not known.
+
+    Whatever goes wrong here, Ctrl-C included, costs the metric and not the training, which may have taken days. The
+    batches are as large as in training, which the device is known to hold.
+    """
+    from ..evaluation import evaluate
+
+    try:
+        return evaluate(module, data.test, data.task, device, result.recipe.batch_size or 1, name=name)
+    except KeyboardInterrupt:
+        return "interrupted while evaluating on the test split"
+    except Exception as error:
+        return f"evaluating on the test split failed: {loading.describe(error)}"
+
+
+def report(run: StepRun, module: nn.Module, data: Data, result: FitResult, test: Evaluation | str) -> None:
+    """Record a finished training: the metric on the test split, or why it is not known (see `tested`), the compute
+    spent, the speed, the recipe and the curve."""
     run.spent_training(result.train_flops)
     if result.uncounted:
         run.note(f"train_flops leaves out operators without a FLOP formula: {', '.join(result.uncounted)}")
     run.put("parameters", sum(parameter.numel() for parameter in module.parameters()))
-    run.put(test.metric, **test.quantity())
-    run.put(f"validation_{test.metric}", **result.validation.quantity())
+    metric = result.validation.metric
+    if isinstance(test, str):
+        run.unknown(metric, test)
+    else:
+        run.put(metric, **test.quantity())
+    run.put(f"validation_{metric}", **result.validation.quantity())
     run.put("best_epoch", result.best_epoch)
     _put_speed(run, data, result)
     run.details["recipe"] = dataclasses.asdict(result.recipe)
