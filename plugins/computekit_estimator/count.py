@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -222,7 +223,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     put("forward_causal_flops", cost.forward_causal, "FLOP", "causal attention: unmasked pairs only")
     put("forward_other_flops", cost.forward_other, "FLOP", "element-wise, norms, softmax")
     if cost.backward is None:
-        put.unknown("backward_flops", "FLOP", "no parameter requires a gradient")
+        put.unknown("backward_flops", "FLOP", "no parameter requires a gradient, or an operator has none")
     else:
         put("backward_flops", cost.backward, "FLOP", where)
         put("step_flops", cost.total, "FLOP", "forward and backward of one sample, nothing recomputed")
@@ -233,6 +234,8 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
     for gap in cost.unknown:
         tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
+    for text in _idle(cost, subject.parameters or 0):
+        tell(run, text)
     run.details["by_module"] = {
         name or "(all)": {"forward_flops": c.forward, "backward_flops": c.backward,
                           "activation_bytes": c.activation_bytes, "moved_bytes": c.moved_bytes}
@@ -246,6 +249,13 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     run.details["unknown_ops"] = [{"name": g.name, "calls": g.calls, "share": g.share} for g in cost.unknown]
     if len(cost.by_module) > 1:
         run.show(_module_table(cost))
+
+
+def _idle(cost: FlopCount, parameters: int, limit: int = 5) -> list[str]:
+    """Which modules of note (a thousandth of all parameters) the sample did not reach."""
+    most = sorted(cost.idle.items(), key=lambda item: -item[1])
+    said = [f"not run by this sample: {name}, {n:,} parameters" for name, n in most if n * 1000 >= parameters]
+    return said[:limit] + ([f"not run by this sample: {len(said) - limit} more modules"] if len(said) > limit else [])
 
 
 MOST_OPERATORS = 60_000
@@ -291,9 +301,9 @@ def _counted(subject: Subject) -> FlopCount:
     first: flops.CountFailed | None = None
     logging.disable(logging.WARNING)  # that a model runs without its fast kernels is no concern of a count
     try:
-        for make, kwargs in ways:
+        for backward, (make, kwargs) in itertools.product((True, False), ways):
             try:
-                return flops.count(make(), subject.inputs, kwargs, max_operators=MOST_OPERATORS)
+                return flops.count(make(), subject.inputs, kwargs, backward=backward, max_operators=MOST_OPERATORS)
             except flops.TooManyOperators:
                 raise
             except flops.CountFailed as error:

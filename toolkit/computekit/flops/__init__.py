@@ -17,20 +17,22 @@ mask makes needless. An operator without a formula is in ``unknown``, with its s
 from __future__ import annotations
 
 import contextlib
-import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import ComputekitError
-from . import formulas
+from . import copies, formulas
+from .copies import nbytes, tensors
 
 __all__ = ["Cost", "CountFailed", "FlopCount", "TooManyOperators", "UnknownOp", "count"]
 
@@ -87,6 +89,8 @@ class FlopCount:
     ran_on: str = "meta"
     activation_bytes: int = 0
     moved_bytes: int = 0
+    idle: dict[str, int] = field(default_factory=dict)
+    """Modules none of whose parameters an operator met in the forward pass, with the number of these parameters."""
 
     @property
     def macs(self) -> int:
@@ -116,7 +120,7 @@ def count(
 
     The module itself is left alone: a copy without weights runs, in the mode (train or eval) the module is in.
     The backward pass goes from all floating-point outputs to all parameters that require a gradient; it is None
-    when ``backward`` is off, or when no parameter requires one.
+    when ``backward`` is off, when no parameter requires one, or when an operator has none.
 
     Raises:
         CountFailed: the module runs neither on the meta device nor on the CPU.
@@ -126,7 +130,7 @@ def count(
     first: Exception
     try:
         on_meta = _inputs_on("meta", args), _inputs_on("meta", dict(kwargs or {}))
-        return _run(_on_meta(module), *on_meta, backward, "meta", max_operators)
+        return _run(copies.on_meta(module), *on_meta, backward, "meta", max_operators)
     except TooManyOperators:
         raise
     except Exception as error:  # whatever user code raises for want of values
@@ -134,10 +138,12 @@ def count(
     if any(p.is_meta for p in module.parameters()):
         raise CountFailed(f"the model cannot run without values: {_line(first)}; build it with real weights") from first
     try:
-        return _run(copy.deepcopy(module), args, dict(kwargs or {}), backward, "cpu", max_operators)
+        return _run(copies.with_values(module), args, dict(kwargs or {}), backward, "cpu", max_operators)
     except TooManyOperators:
         raise
     except Exception as error:
+        if backward:
+            return count(module, example_inputs, kwargs, backward=False, max_operators=max_operators)
         raise CountFailed(f"the model does not run on these example inputs: {_line(error)}") from error
 
 
@@ -146,7 +152,7 @@ def _run(
 ) -> FlopCount:
     modules = _Modules(module)
     counter = _Counter(modules, max_operators)
-    with warnings.catch_warnings(), _unfused_attention(), modules:
+    with warnings.catch_warnings(), _visible_attention(), modules:
         warnings.simplefilter("ignore")
         wants_grad = backward and any(p.requires_grad for p in module.parameters())
         with torch.set_grad_enabled(wants_grad), _FusedWatch(counter), counter:
@@ -164,6 +170,8 @@ def _run(
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every ATen operator with its shapes."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, where: _Modules, max_operators: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.where = where
@@ -176,15 +184,20 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.causal_saving = 0
         self.gaps: dict[str, list[int]] = {}
         self.elements = 0
+        self.met: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.max_operators is not None and self.total.calls >= self.max_operators:
             raise TooManyOperators(f"the model runs more than {self.max_operators:,} operators")
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs or {})
+        if self.phase == "forward":
+            self.met.update(copies.identity(t) for t in tensors(args))
         out = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
         contraction = formulas.contraction(name, args, out)
         other = formulas.other(func, name, args, out) if contraction is None else 0
-        written = 0 if func.is_view else sum(t.numel() for t in _tensors(out))
+        written = 0 if func.is_view else sum(t.numel() for t in tensors(out))
         self.elements += written
         if other is None:
             gap = self.gaps.setdefault(name, [0, 0])
@@ -192,10 +205,29 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             gap[1] += written
         moved, kept = 0, 0
         if not func.is_view and self.phase == "forward" and not self.inside_fused:
-            kept = sum(t.nbytes for t in _tensors(out))
-            moved = kept + sum(t.nbytes for t in _tensors(args))
+            kept = sum(nbytes(t) for t in tensors(out))
+            moved = kept + sum(nbytes(t) for t in tensors(args))
         self._add(name, contraction or 0, other or 0, kept, moved, not func.is_view and not self.inside_fused)
         return out
+
+    def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Control flow, scans and flexible attention: what they call is counted as it runs."""
+
+        def watched(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+            return call if callable(function) else function
+
+        name = func.name()
+        attention = formulas.contraction(name, args, None)
+        if attention is not None:  # its functions run once for all pairs, under vmap
+            out = func(*args, **kwargs)
+            moved = sum(nbytes(t) for t in tensors((args[:3], out)))
+            self._add(name, attention, 0, sum(nbytes(t) for t in tensors(out)), moved, True)
+            return out
+        return func(*(watched(arg) for arg in args), **{key: watched(arg) for key, arg in kwargs.items()})
 
     def _add(self, name: str, contraction: int, other: int, kept: int, moved: int, kernel: bool) -> None:
         targets = [self.total, self.ops.setdefault(name, Cost())]
@@ -222,8 +254,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield results
         finally:
             self.inside_fused = False
-        written = sum(t.nbytes for t in _tensors(results))
-        self._add(name, 0, 0, written, written + sum(t.nbytes for t in _tensors(operands)), True)
+        written = sum(nbytes(t) for t in tensors(results))
+        self._add(name, 0, 0, written, written + sum(nbytes(t) for t in tensors(operands)), True)
 
     def result(self, went_back: bool, ran_on: str) -> FlopCount:
         elements = max(self.elements, 1)
@@ -237,6 +269,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             by_op=self.ops,
             unknown=tuple(UnknownOp(name, n, size / elements) for name, (n, size) in sorted(self.gaps.items())),
             ran_on=ran_on,
+            idle=self.where.idle(self.met),
             activation_bytes=self.total.activation_bytes,
             moved_bytes=self.total.moved_bytes,
         )
@@ -276,12 +309,23 @@ class _Modules:
         parts = owner.split(".") if owner else []
         return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
 
+    def idle(self, met: set[int]) -> dict[str, int]:
+        """The outermost modules none of whose parameters is among ``met``, with their parameters."""
+        found: dict[str, int] = {}
+        for name, module in self.root.named_modules():
+            parameters = list(module.parameters())
+            if name.startswith(tuple(f"{outer}." for outer in found)) or not parameters:
+                continue
+            if met.isdisjoint(map(copies.identity, parameters)):
+                found[name] = sum(p.numel() for p in parameters)
+        return found
+
     def _enter(self, module: nn.Module, _args: Any) -> None:
         self.stack.append(self.names[id(module)])
 
     def _leave(self, _module: nn.Module, _args: Any, output: Any) -> None:
         name = self.stack.pop()
-        todo: list[Any] = [leaf.grad_fn for leaf in _tensors(output) if leaf.grad_fn is not None]
+        todo: list[Any] = [leaf.grad_fn for leaf in tensors(output) if leaf.grad_fn is not None]
         while todo:
             node = todo.pop()
             if node is None or "computekit_module" in node.metadata:
@@ -323,34 +367,23 @@ class _FusedWatch(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _unfused_attention() -> Iterator[None]:
-    """Switch off the fused encoder kernels of eval mode, which hide all products in one operator."""
-    before = torch.backends.mha.get_fastpath_enabled()
+def _visible_attention() -> Iterator[None]:
+    """Switch off the fused encoder kernels of eval mode, which hide all products in one operator, and the compiler
+    that flexible attention calls, which does not run where operators are watched.
+    """
+    from torch.nn.attention import flex_attention
+
+    fused, compiled = torch.backends.mha.get_fastpath_enabled(), "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with mock.patch.object(flex_attention, compiled, True):
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _on_meta(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` whose parameters and buffers have shapes but no data; ties stay ties."""
-    memo: dict[int, Any] = {}
-    for parameter in module.parameters():
-        memo[id(parameter)] = nn.Parameter(
-            parameter.detach().to("meta"), requires_grad=parameter.requires_grad and parameter.is_floating_point()
-        )
-    for buffer in module.buffers():
-        memo[id(buffer)] = buffer.detach().to("meta")
-    return copy.deepcopy(module, memo)
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _inputs_on(device: str, inputs: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.to(device), inputs)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _line(error: Exception) -> str:

@@ -21,15 +21,22 @@ import torch
 
 Formula = Callable[[Sequence[Any], Any], int]
 
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def stored(tensor: Any) -> int:
+    """Elements that a tensor holds: all, or of a sparse one those that are not zero."""
+    if tensor.layout in _SPARSE:
+        tensor = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
+    return int(tensor.numel())
+
 
 def _mm(args: Sequence[Any], _out: Any) -> int:
-    """(m, k) x (k, n)."""
-    return 2 * int(args[0].numel()) * int(args[1].shape[-1])
-
-
-def _bmm(args: Sequence[Any], _out: Any) -> int:
-    """(b, m, k) x (b, k, n)."""
-    return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    """(..., m, k) x (..., k, n); of a sparse factor, the stored elements alone."""
+    left, right = args[0], args[1]
+    if right.layout in _SPARSE:
+        return 2 * int(left.shape[-2]) * stored(right)
+    return 2 * stored(left) * int(right.shape[-1])
 
 
 def _addmm(args: Sequence[Any], out: Any) -> int:
@@ -38,20 +45,42 @@ def _addmm(args: Sequence[Any], out: Any) -> int:
 
 
 def _mv(args: Sequence[Any], _out: Any) -> int:
-    return 2 * int(args[0].numel())
+    return 2 * stored(args[0])
 
 
 def _addmv(args: Sequence[Any], _out: Any) -> int:
-    return 2 * int(args[1].numel())
+    return 2 * stored(args[1])
 
 
 def _dot(args: Sequence[Any], _out: Any) -> int:
     return 2 * int(args[0].numel())
 
 
-def _linear(args: Sequence[Any], _out: Any) -> int:
-    """(..., k) x (n, k)^T."""
-    return 2 * int(args[0].numel()) * int(args[1].shape[0])
+def _linear(args: Sequence[Any], out: Any) -> int:
+    """(..., k) -> (..., n), whatever form the weights are packed in."""
+    return 2 * stored(args[0]) * int(out.shape[-1])
+
+
+def _trilinear(args: Sequence[Any], _out: Any) -> int:
+    """The two products of a bilinear layer, (x W) y; in the backward pass, those of its three gradients.
+
+    All three factors have one axis order, with the axes of ``expand`` missing; those of ``summed`` are summed, where
+    the third factor lacks them in the first product.
+    """
+    lacking, summed = args[3:6], args[6]
+    sizes = [1] * (args[0].dim() + len(lacking[0]))
+    pair = list(sizes)
+    for number, (factor, missing) in enumerate(zip(args[:3], lacking, strict=True)):
+        axes = [axis for axis in range(len(sizes)) if axis not in missing]
+        for axis, size in zip(axes, factor.shape, strict=True):
+            sizes[axis] = max(sizes[axis], int(size))
+            pair[axis] = sizes[axis] if number < 2 else pair[axis]
+    second = [1 if axis in summed and axis in lacking[2] else size for axis, size in enumerate(sizes)]
+    return 2 * (math.prod(pair) + math.prod(second))
+
+
+def _matmul_backward(args: Sequence[Any], _out: Any) -> int:
+    return 2 * _mm(args[1:], None)
 
 
 def _triangular(args: Sequence[Any], _out: Any) -> int:
@@ -86,6 +115,13 @@ def _convolution_backward(args: Sequence[Any], _out: Any) -> int:
     return conv_flops(x.shape, w.shape, grad.shape, transposed) * (int(mask[0]) + int(mask[1]))
 
 
+def _quantized_convolution(args: Sequence[Any], out: Any) -> int:
+    """``quantized::conv*``, whose weights are packed in an object."""
+    dims = out.dim() - 2
+    weight = getattr(torch.ops.quantized, f"conv{dims}d_unpack")(args[1])[0]
+    return conv_flops(args[0].shape, weight.shape, out.shape)
+
+
 def attention_flops(q: torch.Size, k: torch.Size, v: torch.Size) -> int:
     """Q K^T and P V over all pairs of positions; q (B, H, L, D), k (B, H_kv, S, D), v (B, H_kv, S, D_v)."""
     return 2 * math.prod(q[:-1]) * int(k[-2]) * (int(q[-1]) + int(v[-1]))
@@ -106,6 +142,10 @@ def _attention_backward(args: Sequence[Any], _out: Any) -> int:
     return 2 * attention_flops(args[1].shape, args[2].shape, args[3].shape)
 
 
+def _flex_attention_backward(args: Sequence[Any], _out: Any) -> int:
+    return 2 * attention_flops(args[0].shape, args[1].shape, args[2].shape)
+
+
 def _mkldnn_rnn_layer(args: Sequence[Any], out: Any) -> int:
     """One direction of one fused LSTM or GRU layer on the CPU: input (T, N, in), weights (gates * hidden, in)."""
     steps, batch = int(args[0].shape[0]), int(args[0].shape[1])
@@ -116,14 +156,36 @@ def _mkldnn_rnn_layer_backward(args: Sequence[Any], out: Any) -> int:
     return 2 * _mkldnn_rnn_layer(args, out)
 
 
+def _quantized_rnn(gates: int) -> Formula:
+    """``quantized_lstm`` and ``quantized_gru``: input (T, N, in), states (layers * directions, N, hidden)."""
+
+    def formula(args: Sequence[Any], _out: Any) -> int:
+        x, state, layers, directions = args[0], args[1], int(args[4]), 2 if args[7] else 1
+        hidden = int((state[0] if isinstance(state, (list, tuple)) else state).shape[-1])
+        widths = [int(x.shape[-1]), *[directions * hidden] * (layers - 1)]
+        cells = sum(gates * hidden * (width + hidden) for width in widths)
+        return 2 * int(x.shape[0] * x.shape[1]) * directions * cells
+
+    return formula
+
+
 CONTRACTIONS: dict[str, Formula] = {
     "mm": _mm,
     "_int_mm": _mm,
     "_scaled_mm": _mm,
-    "bmm": _bmm,
+    "bmm": _mm,
+    "matmul": _mm,
+    "matmul_backward": _matmul_backward,
+    "addbmm": _addmm,
+    "_weight_int8pack_mm": _linear,
+    "_weight_int4pack_mm": _linear,
+    "_weight_int4pack_mm_for_cpu": _linear,
+    "linear_backward": _matmul_backward,
     "addmm": _addmm,
     "_addmm_activation": _addmm,
     "baddbmm": _addmm,
+    "_sparse_addmm": _addmm,
+    "_trilinear": _trilinear,
     "mv": _mv,
     "addmv": _addmv,
     "dot": _dot,
@@ -146,6 +208,15 @@ CONTRACTIONS: dict[str, Formula] = {
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
     "_scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "flex_attention": _attention,
+    "flex_attention_backward": _flex_attention_backward,
+    **{f"conv{n}d{after}": _quantized_convolution for n in (1, 2, 3) for after in ("", "_relu", "_add", "_add_relu")},
+    "linear_relu": _linear,
+    "linear_dynamic": _linear,
+    "linear_relu_dynamic": _linear,
+    "linear_dynamic_fp16": _linear,
+    "quantized_lstm": _quantized_rnn(4),
+    "quantized_gru": _quantized_rnn(3),
     "mkldnn_rnn_layer": _mkldnn_rnn_layer,
     "mkldnn_rnn_layer_backward": _mkldnn_rnn_layer_backward,
 }
@@ -174,11 +245,33 @@ PER_ELEMENT: dict[str, int] = {
     "cudnn_batch_norm_backward": 16,
     "native_dropout": 1,
     "native_dropout_backward": 1,
-    "upsample_nearest2d": 0,
+    "upsample_linear1d": 3,
     "upsample_bilinear2d": 9,
+    "upsample_trilinear3d": 21,
     "upsample_bicubic2d": 40,
+    "_upsample_bilinear2d_aa": 9,
+    "_upsample_bicubic2d_aa": 40,
+    "upsample_linear1d_backward": 3,
     "upsample_bilinear2d_backward": 9,
+    "upsample_trilinear3d_backward": 21,
     "upsample_bicubic2d_backward": 40,
+    "_upsample_bilinear2d_aa_backward": 9,
+    "_upsample_bicubic2d_aa_backward": 40,
+    "grid_sampler_2d": 9,  # of the bilinear mode
+    "grid_sampler_3d": 21,
+    "grid_sampler_2d_backward": 18,
+    "grid_sampler_3d_backward": 42,
+    "glu": 2,
+    "glu_backward": 4,
+    "_prelu_kernel": 1,
+    "_prelu_kernel_backward": 2,
+    "rrelu_with_noise": 1,
+    "rrelu_with_noise_backward": 1,
+    "quantize_per_tensor": 2,
+    "quantize_per_tensor_dynamic": 3,
+    "quantize_per_channel": 2,
+    "dequantize": 2,
+    "embedding_renorm_": 1,
     "nll_loss_forward": 1,
     "nll_loss_backward": 1,
     "nll_loss2d_forward": 1,
@@ -208,6 +301,7 @@ REDUCTIONS = {
     "sum", "mean", "var", "std", "var_mean", "std_mean", "prod", "norm", "linalg_vector_norm", "logsumexp", "amax",
     "amin", "max", "min", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d", "adaptive_max_pool2d", "max_pool3d_with_indices",
+    "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d",
 }  # fmt: skip
 """One FLOP an element that goes in (variance and deviation: three)."""
 
@@ -216,7 +310,7 @@ NO_ARITHMETIC = {
     "slice_scatter", "select_backward", "slice_backward", "unsqueeze_copy", "cat", "stack", "clone", "copy_", "copy",
     "as_strided_",
     "contiguous", "_to_copy", "to", "unsafe_split", "split", "unsafe_chunk", "constant_pad_nd", "reflection_pad1d",
-    "reflection_pad2d",
+    "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad3d",
     "replication_pad2d", "roll", "flip", "repeat", "repeat_interleave", "tile", "expand_copy", "permute_copy",
     "_reshape_copy", "_unsafe_view", "resize_", "set_", "lift_fresh", "lift_fresh_copy", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "empty", "empty_like", "empty_strided",
@@ -228,6 +322,10 @@ NO_ARITHMETIC = {
     "histc", "one_hot", "unfold_backward", "im2col", "col2im", "_local_scalar_dense", "item", "equal", "is_same_size",
     "_assert_async", "_assert_tensor_metadata", "_has_compatible_shallow_copy_type", "isin", "unbind_copy",
     "split_with_sizes", "split_with_sizes_copy", "unfold", "unfold_copy", "alias_copy", "upsample_nearest2d",
+    "upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d", "hann_window", "hamming_window", "_pack_padded_sequence", "_linalg_check_errors",
+    "layout", "sym_size", "sym_numel", "sym_stride",
+    "_to_sparse", "_to_sparse_csr", "_sparse_coo_tensor_with_dims_and_tensors",
     "upsample_nearest2d_backward", "_functional_sym_constrain_range_for_size", "sym_constrain_range_for_size",
     "diagonal_copy", "diag_embed", "masked_scatter", "masked_scatter_backward", "conj_physical", "view_as_real_copy",
     "_conj_copy", "polar_copy", "max_pool2d_indices", "nan_to_num_mask", "bitwise_and_", "record_stream", "detach_",
@@ -249,9 +347,11 @@ def numel(values: Any) -> int:
 
 
 def contraction(name: str, args: Sequence[Any], out: Any) -> int | None:
-    """Multiply-add FLOPs of a contraction; None for any other operator."""
+    """Multiply-add FLOPs of a contraction; None for any other operator. A complex product is four real ones."""
     formula = CONTRACTIONS.get(name)
-    return None if formula is None else formula(args, out)
+    if formula is None:
+        return None
+    return formula(args, out) * (4 if isinstance(out, torch.Tensor) and out.is_complex() else 1)
 
 
 def other(func: Any, name: str, args: Sequence[Any], out: Any) -> int | None:
@@ -260,6 +360,8 @@ def other(func: Any, name: str, args: Sequence[Any], out: Any) -> int | None:
         return 0
     if name in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
         return _fft(args, out)
+    if name in ("_cdist_forward", "_euclidean_dist"):
+        return 3 * int(out.numel()) * int(args[0].shape[-1])
     if name in PER_ELEMENT:
         return PER_ELEMENT[name] * max(numel(args), numel(out))
     if name in REDUCTIONS or torch.Tag.reduction in func.tags:
