@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from . import files
+from . import files, following
 from .errors import FileProblem
 from .records import FileRef
 
@@ -41,12 +41,14 @@ class Hashing:
 
     def _hash(self) -> None:
         try:
-            self._found = FileRef.of(self.path)
+            known = following.digest(self.path)
+            if known is None:
+                self._found = FileRef.of(self.path)
+            else:
+                self._found = FileRef(path=str(self.path), sha256=known, bytes=files.size_bytes(self.path))
         except BaseException as error:  # raised where it is waited for
             self._error = error
 
 
 def _state(path: Path) -> list[tuple[int, int, int]]:
-    """What the system changes when somebody writes to the file, or puts another one in its place."""
-    stats = [file.stat() for file in files.members(path)]
-    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+    return [following.state(file) for file in files.members(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -56,6 +57,14 @@ def chunks(path: Path, offset: int, count: int) -> Iterator[memoryview]:
                 raise FileProblem(path, "became shorter while it was read")
             count -= got
             yield buffer[:got]
+
+
+def crc32(path: Path, offset: int, count: int) -> int:
+    """The CRC-32, as zip archives have it, of ``count`` bytes of a file from ``offset`` on."""
+    crc = 0
+    for chunk in chunks(path, offset, count):
+        crc = zlib.crc32(chunk, crc)
+    return crc
 
 
 def copy(path: Path, offset: int, count: int, target: IO[bytes]) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..following import Following
 from . import checkpoint, pickle_writing, pickles, raw
 from .base import Writer
 from .checkpoint import LazyTensor, Storage
@@ -34,6 +36,7 @@ class TorchWriter(Writer):
     def __init__(self, source: TorchFile | None, path: Path) -> None:
         self.source = source
         self._stream = path.open("wb")
+        self._following = Following(path)
         self._archive = zipfile.ZipFile(self._stream, "w", zipfile.ZIP_STORED)
         self._tensors: dict[str, Call | LazyTensor] = {}
         self._places: dict[str, list[str]] = {}
@@ -47,8 +50,7 @@ class TorchWriter(Writer):
         parameter = self.source is not None and self.source.lazy(like).parameter and tensor.is_floating_point()
         storage = checkpoint.new_storage(str(len(self._new)), tensor.dtype, tensor.numel())
         self._new[id(storage)] = storage
-        content = raw.bytes_of(tensor)
-        self._member(f"data/{storage.key}", len(content), [content])
+        self._member(f"data/{storage.key}", raw.bytes_of(tensor))
         return checkpoint.tensor_call(storage, tuple(tensor.shape), tensor.dtype, parameter)
 
     def keep(self, name: str) -> None:
@@ -80,13 +82,14 @@ class TorchWriter(Writer):
             ("byteorder", b"little"),
             ("version", b"3\n"),
         ):
-            self._member(member, len(content), [content])
+            self._member(member, content)
         self._archive.close()
 
     def close(self) -> None:
         with contextlib.suppress(OSError, ValueError):  # after an error the archive is incomplete, and thrown away
             self._archive.close()
         self._stream.close()
+        self._following.end()
 
     def _put(self, name: str, tensor: Call | LazyTensor, like: str) -> None:
         self._tensors[name] = tensor
@@ -154,39 +157,40 @@ class TorchWriter(Writer):
                 self._copy_member(f"data/{keys[value.key]}", self.source.path, self.source.extent(value))
         return keys
 
-    def _member(self, name: str, size: int, chunks: Iterable[memoryview | bytes]) -> None:
+    def _member(self, name: str, content: memoryview | bytes) -> None:
         """Append one member."""
-        info, zip64 = self._described(name, size)
-        with self._archive.open(info, "w", force_zip64=zip64) as member:
-            for chunk in chunks:
-                member.write(chunk)
+        self._begin(name, len(content), zlib.crc32(content))
+        self._stream.write(content)
+        self._end()
 
     def _copy_member(self, name: str, path: Path, extent: Extent) -> None:
         """Append bytes of another file. A checksum that is known goes along: what was damaged stays known as such."""
-        if not extent.crc:
-            self._member(name, extent.nbytes, raw.chunks(path, extent.offset, extent.nbytes))
-            return
-        info, zip64 = self._described(name, extent.nbytes)
-        info.CRC, info.compress_size, info.header_offset = extent.crc, extent.nbytes, self._stream.tell()
-        self._stream.write(info.FileHeader(zip64))
+        self._begin(name, extent.nbytes, extent.crc or raw.crc32(path, extent.offset, extent.nbytes))
         raw.copy(path, extent.offset, extent.nbytes, self._stream)
-        self._archive.filelist.append(info)
-        self._archive.NameToInfo[info.filename] = info
-        self._archive.start_dir = self._stream.tell()
+        self._end()
 
-    def _described(self, name: str, size: int) -> tuple[zipfile.ZipInfo, bool]:
-        """The next member, whose data begins at a multiple of the alignment as torch's own padding does it.
+    def _begin(self, name: str, size: int, crc: int) -> None:
+        """Write the header of the next member: whole, where `zipfile` would come back to it behind the data.
 
-        Also whether its header has room for sizes of 8 bytes.
+        The data will begin at a multiple of the alignment, as torch's own padding does it.
         """
         info = zipfile.ZipInfo(f"{_ROOT}/{name}", _DATE)
-        info.file_size = size
         info.external_attr = 0o600 << 16
-        zip64 = size * 1.05 > zipfile.ZIP64_LIMIT
+        info.CRC, info.file_size, info.compress_size = crc, size, size
+        info.header_offset = self._stream.tell()
+        zip64 = size * 1.05 > zipfile.ZIP64_LIMIT  # whether sizes take 8 bytes
         header = _LOCAL_HEADER + len(info.filename) + (_ZIP64_EXTRA if zip64 else 0) + _EXTRA_HEADER
-        padding = -(self._stream.tell() + header) % _ALIGNMENT
+        padding = -(info.header_offset + header) % _ALIGNMENT
         info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
-        return info, zip64
+        self._stream.write(info.FileHeader(zip64))
+        self._archive.filelist.append(info)
+        self._archive.NameToInfo[info.filename] = info
+
+    def _end(self) -> None:
+        """The data of a member is written."""
+        self._stream.flush()
+        self._archive.start_dir = self._stream.tell()
+        self._following.reached(self._archive.start_dir)
 
 
 def _copied(container: dict[Any, Any]) -> dict[Any, Any]:
