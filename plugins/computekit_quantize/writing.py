@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def write(
                 "computekit.load_module reads this one, computekit dequantize makes a plain one of it"
             )
     by_name = {name: decision for decision in decisions for name in decision.names}
-    with _one_thread(), run.progress(len(decisions), "quantizing", "tensor") as bar:
+    with run.progress(len(decisions), "quantizing", "tensor") as bar:
 
         def transform(info: TensorInfo, load: Callable[[], torch.Tensor]) -> list[tuple[str, torch.Tensor]] | None:
             bar.update()
@@ -94,17 +93,3 @@ def _narrowed(decision: Decision) -> dict[str, str]:
     """The names of a weight whose scales are narrower than it was, with its type."""
     dtype = decision.info.dtype
     return dict.fromkeys(decision.names if decision.treatment.narrows(dtype) else (), str(dtype).removeprefix("torch."))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the pieces that `compressed.quantize` works on stay in the cache and take microseconds,
-    less than it takes to wake the other threads, which would burn every core while they wait."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -115,13 +115,10 @@ class QuantizedWeight:
     @classmethod
     def restore(cls, name: str, load: Callable[[str], torch.Tensor], layout: Layout) -> QuantizedWeight:
         """The inverse of `store`; ``load`` returns a stored tensor by its name."""
-        values, scale, *others = map(load, layout.parts(name))
-        zero_point = others.pop() if layout.zero_points else None
-        if layout.bits == 8:
-            return cls(values, scale, 8, zero_point)
-        if zero_point is not None:
-            zero_point = unpack_zero_point(zero_point, scale.shape)
-        return cls(unpack(values, tuple(others[0].tolist())), scale, 4, zero_point)
+        values, _, *others = layout.parts(name)
+        whole = load(values) if layout.bits == 8 else unpack(load(values), tuple(load(others[0]).tolist()))
+        scale, zero_point = restore_grid(name, load, layout)
+        return cls(whole, scale, layout.bits, zero_point)
 
 
 @dataclass(frozen=True)
@@ -161,6 +158,18 @@ def find(tensors: Mapping[str, _Described]) -> dict[str, Layout]:
             if kinds == (torch.int32, 2, torch.int64, 1):
                 found[name] = Layout(4, zero_points)
     return found
+
+
+def restore_grid(
+    name: str, load: Callable[[str], torch.Tensor], layout: Layout
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scale and zero point (both (out, groups)) of the weight called ``name``; ``load`` as for `restore`."""
+    _, scale_name, *others = layout.parts(name)
+    scale = load(scale_name)
+    if not layout.zero_points:
+        return scale, None
+    zero_point = load(others[-1])
+    return scale, zero_point if layout.bits == 8 else unpack_zero_point(zero_point, scale.shape)
 
 
 def grid_parts(name: str) -> list[str]:

@@ -41,7 +41,25 @@ class FloatView(ModelFile):
         return self._tensors
 
     def load(self, name: str) -> torch.Tensor:
-        return self.quantized(name).dequantize() if name in self.weights else self.source.load(name)
+        """One tensor; a compressed weight is read and dequantized a few rows at a time, which stay in the cache."""
+        import torch
+
+        if name not in self.weights:
+            return self.source.load(name)
+        info, layout = self._tensors[name], self.weights[name]
+        whole = torch.empty(info.shape, dtype=info.dtype)
+        scale, zero_point = compressed.restore_grid(name, self.source.load, layout)
+        scale = scale.to(info.dtype)
+        stored = self.source.tensors[layout.parts(name)[0]]
+        step = max(1, compressed.CHUNK // max(1, math.prod(info.shape[1:])))
+        pieces = self.source.pieces(stored.name, step * math.prod(stored.shape[1:]))
+        for start in range(0, len(whole) if stored.numel else 0, step):
+            rows = slice(start, start + step)
+            values = next(pieces).reshape(-1, *stored.shape[1:])
+            if layout.bits == 4:
+                values = compressed.unpack(values, (len(values), *info.shape[1:]))
+            whole[rows] = compressed.dequantize(values, scale[rows], None if zero_point is None else zero_point[rows])
+        return whole
 
     def quantized(self, name: str) -> QuantizedWeight:
         """One of ``weights`` as integers and scales."""
@@ -70,10 +88,11 @@ class FloatView(ModelFile):
         shape = info.shape
         if self.weights[name].bits == 4:
             shape = tuple(self.source.load(f"{name}_shape").tolist())
-            room = 8 * self.source.tensors[f"{name}_packed"].numel
-            if not shape or min(shape) < 0 or math.prod(shape) > room:
-                problem = f"weight {name!r} of shape {list(shape)} does not fit its {room} packed values"
+            rows, integers = self.source.tensors[f"{name}_packed"].shape
+            if not shape or min(shape) < 0 or shape[0] != rows or math.prod(shape[1:]) > 8 * integers:
+                problem = f"weight {name!r} of shape {list(shape)} does not fit its {8 * rows * integers} packed values"
                 raise FileProblem(self.path, problem, "the file is damaged")
+        self._check_scales(name, shape)
         if self.weights[name].zero_points:
             self._check_zero_points(name)
         dtype = self._dtype(name)
@@ -92,6 +111,15 @@ class FloatView(ModelFile):
         if before not in ("float32", "float64"):
             raise FileProblem(self.path, f"wants scales of {before!r} for {name!r}", "the file is damaged")
         return torch.float32 if before == "float32" else torch.float64
+
+    def _check_scales(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise FileProblem unless the scales of the weight ``name`` of ``shape`` cut its rows into groups."""
+        rows, groups = self.source.tensors[f"{name}_scale"].shape
+        columns = math.prod(shape[1:])
+        size = -(-columns // max(1, groups))
+        if rows != shape[0] or (columns and groups != -(-columns // size)):
+            problem = f"the scales of {name!r} have shape {[rows, groups]}, which fits no weight of shape {list(shape)}"
+            raise FileProblem(self.path, problem, "the file is damaged")
 
     def _check_zero_points(self, name: str) -> None:
         """Raise FileProblem unless each group of the weight ``name`` has a zero point."""

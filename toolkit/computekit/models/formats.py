@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +72,14 @@ def rewrite(
     ``metadata`` replaces the source's; None keeps it. A ``writer`` of another kind converts. ``names`` says what the
     tensors are called afterwards where ``transform`` renames them, so that their twins are renamed alike.
 
-    Memory follows the largest tensor. ``target`` is written directly: hand in the temporary file of `files.atomic`.
+    Memory follows the largest tensor; torch works in one thread meanwhile. ``target`` is written directly: hand in the
+    temporary file of `files.atomic`.
     """
     if writer is None:
         writer = _write_of(source)(source, Path(target))
     called = names or {}
     made: dict[Any, tuple[str, list[str] | None]] = {}
-    with writer:
+    with writer, _one_thread():
         for name, info in source.tensors.items():
             if info.storage is None or info.storage not in made:
                 made[info.storage] = (name, _write_one(source, writer, info, transform))
@@ -89,6 +91,20 @@ def rewrite(
             for output in [first] if outputs is None else outputs:
                 writer.tie(_renamed(output, called.get(first, first), called.get(name, name)), output, like=name)
         writer.finish(source.metadata if metadata is None else metadata)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch to one thread: the pieces that a rewrite works on stay in the cache and take microseconds, less than
+    it takes to wake the other threads, which would burn every core while they wait."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _write_one(source: ModelFile, writer: Writer, info: TensorInfo, transform: Transform) -> list[str] | None:
