@@ -144,6 +144,10 @@ def offline(system: SystemUnderTest, load: Load) -> dict[str, Finding]:
     return {"samples_per_s": samples / (time.perf_counter() - began)}
 
 
+MOST_QUERIES = 10_000_000
+"""So many arrivals of one trial are drawn in seconds and held in memory."""
+
+
 def server(system: SystemUnderTest, load: Load) -> dict[str, Finding]:
     """Poisson arrivals that wait in a queue and are answered in dynamic batches (`serving.serve`)."""
     import random
@@ -151,6 +155,11 @@ def server(system: SystemUnderTest, load: Load) -> dict[str, Finding]:
 
     from . import serving
 
+    if load.rate_per_s * load.duration_s > MOST_QUERIES:
+        raise computekit.ComputekitError(
+            f"--rate {load.rate_per_s:g} for {load.duration_s:g} s are more than {MOST_QUERIES:,} queries; "
+            "give a lower --rate or a shorter --duration"
+        )
     for size in {1, load.max_batch}:  # kernels of both extremes are chosen before the clock starts
         system.run(list(range(size)))
     arrivals = serving.poisson_arrivals(load.rate_per_s, load.duration_s, random.Random(load.seed))
@@ -164,6 +173,9 @@ def server(system: SystemUnderTest, load: Load) -> dict[str, Finding]:
         sleep=time.sleep,
     )
     lost = f"overloaded: at {load.rate_per_s:g} queries per second some were never answered"
+    if not arrivals:
+        none = "no query arrived in one of the trials; give a longer --duration or a higher --rate"
+        return dict.fromkeys(("latencies_s", "goodput_per_s", "within_bound", "mean_batch"), none)
     within = sum(latency <= load.latency_bound_s for latency in served.latencies)
     return {
         "latencies_s": lost if served.unanswered else served.latencies,
@@ -171,7 +183,7 @@ def server(system: SystemUnderTest, load: Load) -> dict[str, Finding]:
         "unanswered": served.unanswered,
         "mean_batch": sum(served.batches) / max(1, len(served.batches)),
         "goodput_per_s": serving.goodput(served, load.latency_bound_s),
-        "within_bound": within / max(1, len(arrivals)),
+        "within_bound": within / len(arrivals),
     }
 
 

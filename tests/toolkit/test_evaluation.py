@@ -116,6 +116,8 @@ def test_a_model_that_cannot_be_evaluated_is_one_line(output: Any, message: str)
     assert str(caught.value).startswith("m.pt ") and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("wrap", [lambda x: (x, None), lambda x: type("Output", (), {"logits": x})()])
-def test_tuples_and_objects_with_logits_are_understood(wrap: Any) -> None:
+@pytest.mark.parametrize(
+    "wrap", [lambda x: (x, None), lambda x: type("Output", (), {"logits": x})(), lambda x: {"logits": x}]
+)
+def test_tuples_objects_and_dicts_with_logits_are_understood(wrap: Any) -> None:
     assert evaluate(_broken(wrap), _classification(60, 60), "classification", CPU).value == 1.0

@@ -68,6 +68,14 @@ def test_missing_folder_and_folder_as_target(tmp_path: Path) -> None:
         files.check_writable(tmp_path / "file" / "model.pt")
 
 
+def test_devices_and_pipes_are_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", tmp_path / "link", Path("/dev/null"), Path("/dev/stdout"), Path("/dev/new.pt")):
+        with pytest.raises(FileProblem, match="is a device or a pipe, not a file"):
+            files.check_writable(special)
+
+
 def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
     with pytest.raises(FileProblem, match=r"^/proc/model\.pt: cannot be written"):
         files.check_writable(Path("/proc/model.pt"))

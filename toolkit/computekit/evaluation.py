@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .datasets import Split
 
 _LOGITS = 1 << 26  # scores of one batch of text: 256 MB in float32
+_ONE_VALUE = "Expected more than 1 value per channel"  # says a batch norm in training
 
 
 class NotFinite(ComputekitError):
@@ -144,7 +145,7 @@ def floating_dtype(module: nn.Module) -> torch.dtype:
 def forward(module: Callable[[Tensor], Any], inputs: Tensor, name: str) -> Tensor:
     """``module(inputs)`` with torch's shape complaints turned into one line about ``name`` and the data.
 
-    Models that return more than logits (a tuple, or an object with ``logits``) are accepted.
+    Models that return more than logits (a tuple, or an object or a dict with ``logits``) are accepted.
     """
     try:
         output = module(inputs)
@@ -153,7 +154,13 @@ def forward(module: Callable[[Tensor], Any], inputs: Tensor, name: str) -> Tenso
             raise
         shape = "x".join(map(str, inputs.shape[1:]))
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        if _ONE_VALUE in first_line:
+            raise ComputekitError(
+                f"{name} has batch norms, which need two values for each channel; give a larger --batch-size"
+            ) from error
         raise ComputekitError(f"{name} cannot take samples of shape {shape}: {first_line}") from error
+    if isinstance(output, dict):
+        output = output.get("logits", output)
     logits: Tensor = output[0] if isinstance(output, tuple) else getattr(output, "logits", output)
     return logits
 

@@ -72,6 +72,9 @@ def atomic(target: str | Path, companions: Collection[str] | None = None) -> Ite
 def check_writable(target: Path) -> None:
     """Raise FileProblem if ``target`` could not be written; meant to be called before the long work starts."""
     folder = target.parent
+    special = target.exists() and not target.is_file() and not target.is_dir()
+    if special or folder.absolute() == Path("/dev"):  # renaming over it would take it from the whole system
+        raise FileProblem(target, "is a device or a pipe, not a file", "give the name of a file")
     if not folder.exists():
         raise FileProblem(target, f"the folder {folder} does not exist", "create it first")
     if not folder.is_dir():

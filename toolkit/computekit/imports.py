@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def import_object(reference: str, what: str) -> Any:
         ) from error
     for name in attributes.split("."):
         if not hasattr(found, name):
-            raise UnknownName(f"{what} in {module_name}", name, [n for n in dir(found) if not n.startswith("_")])
+            names = (n for n in dir(found) if not n.startswith("_"))
+            known = [n for n in names if not isinstance(getattr(found, n, None), types.ModuleType)]
+            raise UnknownName(f"{what} in {module_name}", name, known)
         found = getattr(found, name)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import computekit
-from computekit import host, records
+from computekit import ComputekitError, host, records
 from computekit.testing import make_model, run_command
 from computekit_benchmark import Figure, Load, Scenario, scenario_record, scenarios, serving, system
 
@@ -49,6 +50,14 @@ def test_ours_return_what_their_figures_need(scenario: Scenario) -> None:
     assert max(map(len, asked.batches)) <= LOAD.max_batch
     assert checked(findings, *scenario.figures).keys() == findings.keys()
     assert len({figure.key for figure in scenario.figures}) == len(scenario.figures)
+
+
+def test_a_server_without_queries_has_no_figures_and_one_with_too_many_is_refused() -> None:
+    findings = scenarios.server(Recording(), dataclasses.replace(LOAD, rate_per_s=1e-9))
+    [server] = [scenario for scenario in scenarios.BUILTIN if scenario.name == "server"]
+    assert all("no query arrived" in str(put(figure, findings[figure.of]).reason) for figure in server.figures)
+    with pytest.raises(ComputekitError, match=r"--rate 1e\+12 for .* are more than 10,000,000 queries"):
+        scenarios.server(Recording(), dataclasses.replace(LOAD, rate_per_s=1e12))
 
 
 def test_an_overloaded_server_gives_no_percentile(monkeypatch: pytest.MonkeyPatch) -> None:

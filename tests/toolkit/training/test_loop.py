@@ -92,6 +92,19 @@ def test_a_last_batch_of_one_sample_is_left_out() -> None:
     assert training.fit(module, _data(), recipe, device=CPU, seed=0).samples == count - 1
 
 
+def test_batch_norms_get_two_samples_in_each_micro_batch_and_say_it_where_they_cannot() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    rest = len(_data().train) % 16
+    assert rest >= 2
+    done = training.fit(
+        module, _data(), training.Recipe(epochs=1, batch_size=16), device=CPU, seed=0,
+        execution=training.Execution(accumulate=8),
+    )  # fmt: skip
+    assert done.samples == len(_data().train)
+    with pytest.raises(ComputekitError, match=r"has batch norms, .* give a larger --batch-size"):
+        training.fit(module, _data(), training.Recipe(epochs=1, batch_size=1), device=CPU, seed=0)
+
+
 def test_a_loss_of_one_s_own_sees_the_inputs() -> None:
     seen: list[torch.Size] = []
 

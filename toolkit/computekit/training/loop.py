@@ -183,9 +183,9 @@ class _Training:
         self.wrapped = ranks.wrap(module, device)
         self.optimizer = optimizer_for(self.wrapped, recipe.optimizer, self.lr, recipe.weight_decay)
         # batch norms need two samples on each rank; without them every sample counts, however many ranks there are
-        least = 2 * ranks.world if any(isinstance(m, _BatchNorm) for m in module.modules()) else 1
+        norms = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.batches = Batches(
-            data.train, recipe.batch_size, recipe.augment == "shift", seed, least,
+            data.train, recipe.batch_size, recipe.augment == "shift", seed, 2 * ranks.world if norms else 1,
             workers=execution.data_workers, pinned=device.type == "cuda",
         )  # fmt: skip
         factor = cosine(recipe.warmup, self.epochs * len(self.batches))
@@ -194,7 +194,7 @@ class _Training:
         called = torch.compile(self.wrapped) if execution.compile else self.wrapped
         self.take_step = Step(
             self.wrapped, called, self.optimizer, recipe, loss, device, name,
-            accumulate=execution.accumulate, ranks=ranks, clock=self.clock,
+            accumulate=execution.accumulate, least=2 if norms else 1, ranks=ranks, clock=self.clock,
             sample_bytes=self.cost.activation_bytes // 2,
         )  # fmt: skip
         self.fingerprint = {

@@ -30,7 +30,8 @@ class Step:
     """Forward, loss and backward of each micro-batch, then clip and update.
 
     The gradient is that of the mean loss over all samples of the step, however they are split: into ``accumulate``
-    micro-batches and among the ranks. ``wrapped`` owns the parameters; ``called`` is it or its compiled form.
+    micro-batches (fewer, where one would have less than ``least`` samples) and among the ranks. ``wrapped`` owns the
+    parameters; ``called`` is it or its compiled form.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class Step:
         name: str,
         *,
         accumulate: int,
+        least: int,
         ranks: Ranks,
         clock: Clock,
         sample_bytes: int,
     ) -> None:
         self.wrapped, self.called, self.optimizer, self.loss = wrapped, called, optimizer, loss
         self.device, self.name = device, name
-        self.clip, self.accumulate, self.ranks, self.clock = recipe.clip, accumulate, ranks, clock
+        self.clip, self.accumulate, self.least, self.ranks, self.clock = recipe.clip, accumulate, least, ranks, clock
         self.sample_bytes = sample_bytes  # of activations, for the message when memory is used up
         self.autocast_to = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
@@ -63,7 +65,7 @@ class Step:
         idle = mine.start == mine.stop
         if idle:  # a last batch of fewer samples than ranks: this one takes part with a sample that does not count
             mine = slice(0, 1)
-        pieces = min(self.accumulate, mine.stop - mine.start)
+        pieces = max(1, min(self.accumulate, (mine.stop - mine.start) // self.least))
         parts = list(zip(inputs[mine].tensor_split(pieces), targets[mine].tensor_split(pieces), strict=True))
         self.optimizer.zero_grad(set_to_none=True)
         try:
