@@ -36,21 +36,21 @@ def calibrated(run: computekit.StepRun, job: Job, source: ModelFile, decisions: 
     """
     from computekit.models import int8_static
 
-    from . import calibration, static
+    from . import calibration, samples, static
 
     if int8_static.available():
         run.note(
             f"{int8_static.available()}: here the file computes in floats, and the measured metric is that of floats"
         )
     data = job.calibration.load(job.goal.data, "--activations static", job.model, job.goal.window)
-    module, _, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+    module, _ = samples.load(job)
     layers = _layers(module, source, decisions)
-    samples = calibration.samples(data, job.calibration.samples)
-    batches = calibration.batches(samples, module, _BATCH)
+    inputs = calibration.samples(data, job.calibration.samples)
+    batches = calibration.batches(inputs, module, _BATCH)
     name = job.observer or _BEST
-    with run.progress(-(-len(samples) // _BATCH), "calibrating", "batch") as bar:
+    with run.progress(-(-len(inputs) // _BATCH), "calibrating", "batch") as bar:
         grids, untraced = static.calibrate(module, list(layers), _counted(batches, bar), name)
-    run.details["calibration"] = {"data": data.describe(), "samples": len(samples), "observer": name}
+    run.details["calibration"] = {"data": data.describe(), "samples": len(inputs), "observer": name}
     if untraced:
         names = ", ".join(path or type(module).__name__ for path in untraced[:3])
         run.note(f"{names}: code that cannot be traced, so its layers compute one by one, with floats in between")

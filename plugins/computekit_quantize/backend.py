@@ -26,19 +26,32 @@ AUTO = "auto"
 class Export:
     """What a backend makes a program of its own from.
 
-    ``module`` is the original in float32, in eval mode on the CPU; ``example`` (2, ...) goes into it. ``calibration``
-    (N, ...) are real samples, None where there are none. ``bits`` are those of the weights, ``activations`` how layers
+    ``module`` is the original in float32, in eval mode on the CPU. ``example`` are its positional arguments for 2
+    samples: tensors, and numbers that are the same in every call. ``calibration`` (N, ...) are real samples of the
+    first, None where there are none: see ``inputs``. ``bits`` are those of the weights, ``activations`` how layers
     compute ("float", "dynamic", "static"), and ``half`` "bf16" or "fp16" where what stays in floats computes in that.
     ``floats`` are the paths in ``module`` of layers that are not to be quantized.
     """
 
     module: nn.Module
-    example: torch.Tensor
+    example: tuple[Any, ...]
     calibration: torch.Tensor | None
     bits: int
     activations: str
     half: str | None
     floats: tuple[str, ...] = ()
+
+    def inputs(self, samples: torch.Tensor) -> dict[str, torch.Tensor]:
+        """All tensors that go into the module with ``samples`` of the first, by name: the others are the example's."""
+        import torch
+
+        from . import signature
+        from .samples import repeated
+
+        named = signature.inputs_of(
+            self.module, samples, *repeated(self.example[1:], len(self.example[0]), len(samples))
+        )
+        return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
 @dataclass(frozen=True)

@@ -85,11 +85,11 @@ def _information(
     """What `fisher` finds, by the names of the weights in the file; empty without data."""
     if job.calibration.data is None and job.goal.data is None:
         return {}
-    from . import calibration, fisher
+    from . import calibration, fisher, samples
     from .factors import parameters_by_file_name
 
     data = job.calibration.load(job.goal.data, "--max-bytes", job.model, job.goal.window)
-    module, _, _ = computekit.load_module(source.path, job.arch, trust_pickle=job.trust_pickle)
+    module, _ = samples.load(job, source.path)
     parameters = parameters_by_file_name(module.to(run.device), source)
     wanted = {d.info.name: parameters[d.info.name] for d in weights if d.info.name in parameters}
     inputs = calibration.samples(data, _SAMPLES)

@@ -102,11 +102,12 @@ def output(run: computekit.StepRun, job: Job, source: ModelFile) -> Path:
 def check_place(run: computekit.StepRun, job: Job, source: ModelFile, backend: Backend) -> None:
     """FileProblem if the program of a backend would take the place of a file that is not the old output's."""
     if backend.endings and not job.model.is_dir():
-        from . import programs
+        from computekit.models import program_files
 
         target = output(run, job, source)
         names = [f"{target.stem}{ending}" for ending in backend.endings]
-        files.check_companions(target, [name for name in names if name != target.name], programs.belonging(target))
+        owned = program_files.belonging(target)
+        files.check_companions(target, [name for name in names if name != target.name], owned)
 
 
 def prepare(
@@ -131,8 +132,10 @@ def prepare(
 
 def loaded(run: computekit.StepRun, job: Job, source: ModelFile, prepared: Prepared, target: Path) -> nn.Module:
     """Write the files to ``target``, called like the model of the job, and load them as a user would."""
+    from . import samples
+
     prepared.write(run, source, target)
-    module, _, _ = computekit.load_module(target, job.arch, trust_pickle=job.trust_pickle)
+    module, _ = samples.load(job, target)
     return module.to(run.device)
 
 

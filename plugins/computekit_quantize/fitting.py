@@ -44,9 +44,11 @@ def fit(
     """
     from computekit.models import open_model
 
+    from . import samples
+
     scheme = job.request.treatment.scheme
     data = job.calibration.load(job.goal.data, scheme.name, job.model, job.goal.window)
-    module, _, _ = computekit.load_module(source.path, job.arch, trust_pickle=job.trust_pickle)
+    module, _ = samples.load(job, source.path)
     module.to(run.device)
     inputs = calibration.samples(data, job.calibration.samples)
     size = _SAMPLES if inputs.is_floating_point() else max(1, _TOKENS // inputs[0].numel())

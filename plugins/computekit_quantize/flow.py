@@ -13,7 +13,7 @@ import click
 
 import computekit
 from computekit import ComputekitError, FileProblem, files
-from computekit.models import ModelFile, open_model, roles
+from computekit.models import ModelFile, open_model, program_files, roles
 from computekit.models.formats import check_rewritable
 
 from . import activations, backend, budget, candidates, device_types, fitting, huggingface, plan, qat, race
@@ -180,13 +180,14 @@ def _write(
     if job.goal.sensitivity and (prepared.files or not asked):
         raise click.UsageError("--sensitivity looks into the layers of a module: --backend torch or compile")
     if job.goal.data is not None:
-        trial = Trial(run, job.goal, source, weights, job.arch, job.trust_pickle, deadline)
+        trial = Trial(run, job, source, weights, deadline)
         if asked and prepared.files:
-            prepared = trial.milder(job, prepared, scratch)
+            prepared = trial.milder(prepared, scratch)
         elif asked:
             objective = job.goal.objective_for(request.treatment.activations)
             prepared = replace(prepared, decisions=trial.choose(prepared.decisions, objective))
-    with run.writing(output, companions=_companions(job, output, prepared)) as target:
+    beside = bool(prepared.files) and not job.model.is_dir()
+    with run.writing(output, program_files.belonging(output) if beside else None) as target:
         prepared.write(run, weights, target)
         size = _check_smaller(job, target)
         with nullcontext() if prepared.runtime is None else prepared.candidate.backend.answerable():
@@ -210,28 +211,18 @@ def _write(
     return MISSED if prepared.missed else status
 
 
-def _companions(job: Job, output: Path, prepared: Prepared) -> set[str] | None:
-    """Names of the files beside the output that make way for the new ones; None where neither has any."""
-    if job.model.is_dir():
-        return None
-    from . import programs
-
-    old = programs.belonging(output) if output.exists() else set()
-    return old if old or prepared.files else None
-
-
 def _check_runs(run: computekit.StepRun, job: Job, prepared: Prepared, target: Path) -> None:
     """Run the written file once, where its code and its inputs are known: a backend that breaks must not go unseen."""
     from . import samples
 
     try:
-        original, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+        original, arch = samples.load(job)
         inputs = samples.example(job, original, arch, 2)
     except ComputekitError as error:
         run.note(f"whether {prepared.candidate.backend.name} runs the file was not tried: {error}")
         return
-    module, _, _ = computekit.load_module(target, job.arch, trust_pickle=job.trust_pickle)
-    samples.call(module.to(run.device), inputs.to(run.device))
+    module, _ = samples.load(job, target)
+    samples.call(module.to(run.device), [x.to(run.device) if hasattr(x, "to") else x for x in inputs])
 
 
 def _open(job: Job) -> ModelFile:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from computekit import ModelFile
 
+    from .signature import Call
+
 _BATCH = 8
 
 
@@ -26,15 +28,19 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
     from onnxruntime import quantization
     from onnxruntime.quantization import shape_inference
 
-    from . import programs
+    from . import exporting
 
-    program, about = programs.exported(job)
     target = stem.with_name(f"{stem.name}.onnx")
-    with tempfile.TemporaryDirectory() as folder, programs.quiet():
+    with tempfile.TemporaryDirectory() as folder, exporting.quiet():
         plain, prepared = Path(folder, "plain.onnx"), Path(folder, "prepared.onnx")
-        made = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=about["inputs"])
-        assert made is not None
-        made.save(plain)
+
+        def convert(program: torch.export.ExportedProgram, names: list[str]) -> tuple[None, Call]:
+            made = torch.onnx.export(program, (), dynamo=True, verbose=False, input_names=names)
+            assert made is not None
+            made.save(plain)
+            return None, _running(plain, names)
+
+        about = exporting.exported(job, convert).about
         left_out = _nodes_of(plain, job.floats)
         shape_inference.quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
         if job.activations == "dynamic":
@@ -43,7 +49,7 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
             )
         else:
             quantization.quantize_static(
-                str(prepared), str(target), _Reader(job, about["inputs"]), per_channel=True,
+                str(prepared), str(target), _Reader(job), per_channel=True,
                 quant_format=quantization.QuantFormat.QDQ, op_types_to_quantize=["Conv", "MatMul", "Gemm"],
                 nodes_to_exclude=left_out,
             )  # fmt: skip
@@ -67,47 +73,50 @@ def _nodes_of(path: Path, layers: Sequence[str]) -> list[str]:
 class _Reader:
     """Hands the calibration samples to ONNX Runtime, a few at a time (its `CalibrationDataReader`)."""
 
-    def __init__(self, job: Export, names: list[str]) -> None:
+    def __init__(self, job: Export) -> None:
         self._batches = self._feeds(job)
 
     def _feeds(self, job: Export) -> Iterator[dict[str, Any]]:
         import torch
 
-        from . import programs
-
         assert job.calibration is not None
         for piece in torch.split(job.calibration, _BATCH):
-            yield {name: value.numpy() for name, value in programs.inputs_of(job.module, piece).items()}
+            yield {name: value.numpy() for name, value in job.inputs(piece).items()}
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._batches, None)
 
 
 def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
-    import torch
-
     BACKEND.check_present()
-    import onnxruntime
-
     from computekit import FileProblem
 
-    from . import programs
+    from . import programs, signature
 
     about, [path] = programs.find(source)
+    try:
+        run = _running(path, [name for name, _ in about["inputs"]])
+    except Exception as error:  # the runtime's own exceptions share no class
+        raise FileProblem(path, "cannot be run by this ONNX Runtime", str(error).splitlines()[0][:200]) from error
+    return signature.Program(run, about).eval()
+
+
+def _running(path: Path, names: Sequence[str]) -> Call:
+    """What runs the file: tensors in the order of ``names`` in, tensors out."""
+    import onnxruntime
+    import torch
+
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime's own exceptions share no class
-        raise FileProblem(path, "cannot be run by this ONNX Runtime", str(error).splitlines()[0][:200]) from error
-    names = [each.name for each in session.get_inputs()]
+    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    used = {each.name for each in session.get_inputs()}  # what the code does not look at may not be among them
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        feeds = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+        feeds = {name: value.numpy() for name, value in zip(names, inputs, strict=True) if name in used}
         return [torch.from_numpy(output) for output in session.run(None, feeds)]
 
-    return programs.Program(run, about).eval()
+    return run
 
 
 BACKEND = Backend(

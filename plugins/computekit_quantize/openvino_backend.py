@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from computekit import ModelFile
 
+    from .signature import Call
 
 _AGAIN = 2
 """The call with inputs of the same shapes at which the program is compiled for them, and runs about 10% faster."""
@@ -35,20 +36,28 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
     import openvino
     import torch
 
-    from . import programs
+    from . import exporting
 
-    program, about = programs.exported(job)
-    with programs.quiet():
+    def convert(program: torch.export.ExportedProgram, _names: list[str]) -> tuple[openvino.Model, Call]:
+        model = openvino.convert_model(program)
+        request = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
+        return model, lambda inputs: _infer(request, inputs)
+
+    made = exporting.exported(job, convert)
+    with exporting.quiet():
         import nncf
 
-        model = openvino.convert_model(program)
-        floats = programs.operations_of(program, job.floats)
+        model = made.model
+        floats = exporting.operations_of(made.program, job.floats)
         left_out = [op.get_friendly_name() for op in model.get_ops() if _multiplies(op, floats)]
         scope = nncf.IgnoredScope(names=left_out) if left_out else None
         if job.activations == "static":
             assert job.calibration is not None
-            samples = [tuple(v.numpy() for v in _call(job, sample)) for sample in torch.split(job.calibration, 1)]
-            tokens = not job.example.is_floating_point()
+            samples = [
+                tuple(value.numpy() for value in job.inputs(sample).values())
+                for sample in torch.split(job.calibration, 1)
+            ]
+            tokens = not job.calibration.is_floating_point()
             recipe = nncf.AdvancedQuantizationParameters(
                 disable_bias_correction=True,
                 smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTH),
@@ -63,7 +72,7 @@ def _export(job: Export, stem: Path) -> dict[str, Any]:
             groups = {} if job.bits == 8 else {"group_size": 64}
             model = nncf.compress_weights(model, mode=mode, ignored_scope=scope, **groups)
         openvino.save_model(model, stem.with_name(f"{stem.name}.xml"), compress_to_fp16=job.half is not None)
-    return {**about, "precision": {"bf16": "bf16", "fp16": "f16"}.get(job.half or "", "f32")}
+    return {**made.about, "precision": {"bf16": "bf16", "fp16": "f16"}.get(job.half or "", "f32")}
 
 
 def _multiplies(operation: Any, names: set[str]) -> bool:
@@ -72,10 +81,12 @@ def _multiplies(operation: Any, names: set[str]) -> bool:
     return operation.get_type_name() in kinds and operation.get_friendly_name().partition("/")[0] in names
 
 
-def _call(job: Export, sample: torch.Tensor) -> list[torch.Tensor]:
-    from . import programs
+def _infer(request: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What an inference request makes of tensors, as tensors of their own."""
+    import torch
 
-    return list(programs.inputs_of(job.module, sample).values())
+    results = request.infer([value.contiguous().numpy() for value in inputs], share_inputs=True)
+    return [torch.from_numpy(array.copy()) for array in results.values()]
 
 
 def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
@@ -86,7 +97,7 @@ def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
 
     from computekit import FileProblem
 
-    from . import programs
+    from . import programs, signature
 
     about, paths = programs.find(source)
     binary, xml = sorted(paths, key=lambda path: path.suffix)
@@ -115,10 +126,9 @@ def _load(source: ModelFile, build: Callable[[], nn.Module]) -> nn.Module:
             model = program.clone()
             model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
             fixed[shapes] = requests(model)
-        results = fixed.get(shapes, free).infer([value.contiguous().numpy() for value in inputs], share_inputs=True)
-        return [torch.from_numpy(array.copy()) for array in results.values()]
+        return _infer(fixed.get(shapes, free), inputs)
 
-    return programs.Program(run, about).eval()
+    return signature.Program(run, about).eval()
 
 
 BACKEND = Backend(

@@ -71,12 +71,13 @@ def tuned(run: computekit.StepRun, job: Job, source: ModelFile, decisions: list[
     from computekit.models import compressed, open_model
     from computekit.training.loop import TrainingFailed
 
+    from . import samples
     from .workbench import Workbench
 
     if job.goal.data is None:
         raise click.UsageError("--qat-epochs needs --data to train on")
     data = computekit.load_data(job.goal.data, model=job.model, window=job.goal.window)
-    module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+    module, arch = samples.load(job)
     bench = Workbench(module.to(run.device), source, decisions)
     whole = {decision: decision.treatment for decision in bench.quantized}
     with bench.treated(whole):

@@ -138,9 +138,9 @@ class _Contest:
 
         self.step, self.job, self.source, self.deadline, self.folder = step, job, source, deadline, folder
         _ = step.device  # fixes seed and threads
-        module, arch, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+        module, arch = samples.load(job)
         generates = callable(getattr(module, "can_generate", None)) and module.can_generate()  # type: ignore[operator]
-        inputs = samples.example(job, module, arch, job.race.batch or (1 if generates else _BATCH)).to(step.device)
+        inputs = samples.example(job, module, arch, job.race.batch or (1 if generates else _BATCH))[0].to(step.device)
         self.module = module.to(step.device)
         self.gate: Gate = Gate(step, job, self.module, inputs)
         self.runners = [Runner("the original", self.module, bytes=files.size_bytes(job.model))]
@@ -323,7 +323,9 @@ def _candidate(each: backend.Backend, request: Request) -> Candidate:
 
 def _baseline(job: Job) -> Runner:
     """The original compiled: a fair thing to be compared with."""
-    module, _, _ = computekit.load_module(job.model, job.arch, trust_pickle=job.trust_pickle)
+    from . import samples
+
+    module, _ = samples.load(job)
     compiled = backend.known().get("compile")
     if compiled is None:
         return Runner("the original, compiled", lost="there is no backend called compile")

@@ -16,12 +16,11 @@ from .workbench import Workbench
 if TYPE_CHECKING:
     from torch import nn
 
-    from computekit.models import ArchRef, ModelFile
+    from computekit.models import ModelFile
 
     from .candidates import Prepared
     from .clock import Deadline
     from .flow import Job
-    from .goal import Goal
     from .metric import Score
     from .plan import Decision
     from .sensitivity import Sensitivity
@@ -39,17 +38,15 @@ class Trial:
     def __init__(
         self,
         run: computekit.StepRun,
-        goal: Goal,
+        job: Job,
         source: ModelFile,
         weights: ModelFile,
-        arch: ArchRef | None,
-        trust_pickle: bool,
         deadline: Deadline,
     ) -> None:
+        goal = job.goal
         assert goal.data is not None
-        self.run, self.goal, self.deadline = run, goal, deadline
+        self.run, self.job, self.goal, self.deadline = run, job, goal, deadline
         self.source, self.weights = source, weights
-        self.arch, self.trust_pickle = arch, trust_pickle
         self._started = deadline.elapsed
         self.module = self._load(source.path)
         data = computekit.load_data(goal.data, model=source.path, window=goal.window)
@@ -85,7 +82,7 @@ class Trial:
         choice = self.found.choice
         return [treated(decision, choice[decision]) if decision in choice else decision for decision in decisions]
 
-    def milder(self, job: Job, prepared: Prepared, scratch: Path) -> Prepared:
+    def milder(self, prepared: Prepared, scratch: Path) -> Prepared:
         """The program; where it loses more than the bound, the one with the fewest layers in floats that does not.
 
         ``scratch`` is a folder for programs and files.
@@ -94,7 +91,7 @@ class Trial:
         if bound is None:
             return prepared
         validation = self.validation = self.metric.score(self.original, "validation")
-        job = replace(job, model=self.weights.path)
+        job = replace(self.job, model=self.weights.path)
 
         def folder(name: str) -> Path:
             path = scratch / f"{name}-{len(list(scratch.iterdir()))}"
@@ -145,7 +142,9 @@ class Trial:
         return MISSED
 
     def _load(self, path: Path) -> nn.Module:
-        module, _, _ = computekit.load_module(path, self.arch, trust_pickle=self.trust_pickle)
+        from . import samples
+
+        module, _ = samples.load(self.job, path)
         return module.to(self.run.device)
 
     def _tell(self, objective: str) -> None:

@@ -17,7 +17,7 @@ import computekit_quantize
 from computekit import host
 from computekit.cli import main
 from computekit.testing import make_model
-from computekit_quantize import Backend, Export, programs
+from computekit_quantize import Backend, Export, programs, signature
 
 
 def quantize(*words: str, code: int = 0) -> str:
@@ -121,7 +121,7 @@ def test_exported_programs_compute_the_same_for_any_batch(
     pytest.importorskip(packages)
     quantize("--int8", "--backend", backend, *data, "model.pt", "-o", "out.pt")
     module, _, _ = computekit.load_module("out.pt")
-    assert isinstance(module, programs.Program)
+    assert isinstance(module, signature.Program)
     before, _, _ = computekit.load_module(model)
     shape = (-1, 1, 8, 8) if data else (-1, 64)
     for count in (1, 3, 7):

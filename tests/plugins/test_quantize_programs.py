@@ -16,7 +16,7 @@ import computekit
 import computekit_quantize
 from computekit import host
 from computekit.cli import main
-from computekit.models import ArchRef, save_module
+from computekit.models import ArchRef, program_files, save_module
 from computekit.testing import make_model
 from computekit_quantize import Backend, Export, programs
 
@@ -117,7 +117,7 @@ def test_a_name_that_leaves_the_folder_is_refused(model: Path) -> None:
     save_module(computekit.models.build(arch), "odd.pt", arch, compression={"runtime": runtime})
     with pytest.raises(computekit.FileProblem, match="the file is damaged"):
         computekit.load_module("odd.pt")
-    assert programs.belonging(Path("odd.pt")) == set()
+    assert program_files.belonging(Path("odd.pt")) == set()
 
 
 def test_what_fails_leaves_nothing_behind(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +155,41 @@ def test_the_old_program_is_replaced_and_goes_when_the_new_file_has_none(model: 
     quantize("--int8", "model.pt", "-o", "out.pt")
     assert here() == {"model.pt", "out.pt"}
     computekit.load_module("out.pt")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("convert", "model.pt", "out.pt"),
+        ("dequantize", "int8.pt", "-o", "out.pt"),
+        ("train", "--arch", "mlp", "--data", "digits", "--epochs", "1", "-o", "out.pt"),
+        ("prune", "model.pt", "--ratio", "0.3", "-o", "out.pt"),
+    ],
+)
+def test_the_program_goes_with_its_file_whatever_step_replaces_that(
+    step: tuple[str, ...], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantize("--int8", "model.pt", "-o", "int8.pt")
+    quantize(*SCALING)
+    installed = host.Host.discover()
+    monkeypatch.setattr(host, "current", lambda: installed)
+    done = CliRunner().invoke(main, step)
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in Path().iterdir() if path.suffix != ".json"} == {"model.pt", "int8.pt", "out.pt"}
+
+
+def test_a_step_that_fails_leaves_the_old_file_and_its_program(model: Path) -> None:
+    quantize(*SCALING)
+    done = CliRunner().invoke(main, ["convert", "model.pt", "out.pt", "--part", "none.such"])
+    assert done.exit_code != 0
+    assert here() == {"model.pt", "out.pt", "out.factor"}
+
+
+def test_a_copy_of_a_model_file_does_not_own_the_program(model: Path) -> None:
+    quantize(*SCALING)
+    shutil.copy("out.pt", "copy.pt")
+    quantize("--int8", "model.pt", "-o", "copy.pt")
+    assert factor() == 2.0
 
 
 def test_a_program_that_was_changed_by_hand_stays(model: Path) -> None:

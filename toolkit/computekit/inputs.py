@@ -56,14 +56,20 @@ class Input:
 
 
 def vocabulary(module: nn.Module) -> int | None:
-    """Number of tokens that the module knows if its first layer with weights is an embedding, else None."""
+    """Number of tokens that the module knows if its first layer with weights is an embedding, else None.
+
+    A module without layers, which runs a program, tells by its attribute ``vocabulary``.
+    """
     from torch import nn
 
+    told = getattr(module, "vocabulary", None)
+    if isinstance(told, int):
+        return told
     for layer in module.modules():
         weight = next(layer.parameters(recurse=False), None)
         if weight is not None:
-            scripted = getattr(layer, "original_name", "") == "Embedding"
-            return len(weight) if scripted or isinstance(layer, nn.Embedding) else None
+            scripted = getattr(layer, "original_name", "") in ("Embedding", "EmbeddingBag")
+            return len(weight) if scripted or isinstance(layer, nn.Embedding | nn.EmbeddingBag) else None
     return None
 
 

@@ -106,12 +106,14 @@ class StepRun:
         """Yield a temporary path; it becomes ``--output`` (or ``default``) when the block ends well.
 
         With ``companions``, so do the files that the block writes beside it; they are the names of those that belong
-        to the old output (see `files.atomic`).
+        to the old output (see `files.atomic`). Without, the program that runs an old model file goes with it.
 
         Raises:
             FileProblem: an input changed while it was read; the target stays as it was.
         """
         target = self.output(default)
+        if companions is None and self._known is not None and self._known.gives == "model":
+            companions = _programs(target)
         with files.atomic(target, companions) as temporary:
             yield temporary
             if not temporary.exists():
@@ -297,6 +299,15 @@ class StepRun:
         total = sum(entry.train_flops or 0.0 for entry in lineage) + (self._train_flops or 0.0)
         method = "forward and backward FLOPs of every step that led to this model"
         return Quantity(value=total, unit="FLOP", method=method)
+
+
+def _programs(target: Path) -> set[str] | None:
+    """Names of the files that are the program of the model file ``target``; None if it has none."""
+    if not target.is_file():
+        return None
+    from .models import program_files
+
+    return program_files.belonging(target) or None
 
 
 def _step_of(ctx: click.Context) -> str:
