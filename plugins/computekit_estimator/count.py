@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -211,7 +212,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         run.note(f"FLOPs come from the dimensions, for {error}")
         _put_dimensions(put, subject.dims, subject.tokens or subject.dims.seq)
         return
-    where = f"one sample, run on the {cost.ran_on} device"
+    where = f"one sample, run on the {cost.ran_on} device{subject.how}"
     if subject.tokens != asked:
         where += f"; of {subject.tokens} tokens"
         tell(run, f"a sample of {subject.tokens} tokens was counted, for {asked} take more than {MOST_OPERATORS:,} "
@@ -258,37 +259,59 @@ def _idle(cost: FlopCount, parameters: int, limit: int = 5) -> list[str]:
     return said[:limit] + ([f"not run by this sample: {len(said) - limit} more modules"] if len(said) > limit else [])
 
 
-MOST_OPERATORS = 60_000
-"""Operators of one count, some fifteen seconds; the largest models of today run a third of them. Code without fast
+MOST_OPERATORS = 100_000
+"""Operators of one count, some ten seconds; the largest models of today run a fifth of them. Code without fast
 kernels for its recurrence runs a dozen of them for each token in each layer."""
-FEWER_TOKENS = (16, 4)
-"""Lengths of the sample that are tried instead when there are more."""
+FEW_OPERATORS = 40_000
+"""Above these, `counted` finds out first whether the operators are those of a loop over tokens."""
+FEWER_TOKENS = 16
+"""Length of the sample that is counted where the cost of a longer one cannot be told."""
 
 
 def counted(subject: Subject) -> FlopCount:
-    """The count of a subject that has a module, with fewer tokens where it runs too many operators.
+    """The count of a subject that has a module; of code that loops over tokens, from those of shorter samples.
 
     Raises:
         CountFailed: it does not run, or it runs too many operators whatever the sample.
     """
     from computekit import flops
 
-    for tokens in FEWER_TOKENS:
-        try:
-            return _counted(subject)
-        except flops.TooManyOperators as error:
-            if subject.shorten is None or subject.tokens is None:
-                raise flops.CountFailed(f"{error}; give fewer tokens with --seq") from error
-            if tokens < subject.tokens:
-                subject.shorten(tokens)
-    return _counted(subject)
+    from . import lengths
+
+    tokens, shorten = subject.tokens, subject.shorten
+    looping = shorten is not None and tokens is not None and tokens > FEWER_TOKENS
+    try:
+        return _counted(subject, FEW_OPERATORS if looping else MOST_OPERATORS)
+    except flops.TooManyOperators as error:
+        if not looping or shorten is None or tokens is None:
+            raise flops.CountFailed(f"{error}; give fewer tokens with --seq") from error
+    for step in lengths.STEPS:
+        counts = []
+        with contextlib.suppress(flops.TooManyOperators):
+            for length in lengths.samples(step):
+                shorten(length)
+                counts.append(_counted(subject, MOST_OPERATORS))
+            shorten(tokens)
+            if whole := lengths.extended(counts, step, tokens):
+                subject.how = f"; from samples of {step} to {4 * step} tokens, as the code runs token by token"
+                return whole
+    with contextlib.suppress(flops.TooManyOperators):
+        shorten(tokens)
+        return _counted(subject, MOST_OPERATORS)
+    try:
+        shorten(FEWER_TOKENS)
+        return _counted(subject, MOST_OPERATORS)
+    except flops.TooManyOperators as error:
+        raise flops.CountFailed(f"{error}, even for {FEWER_TOKENS} tokens") from error
 
 
-def _counted(subject: Subject) -> FlopCount:
+def _counted(subject: Subject, most: int) -> FlopCount:
     """Code that wants more than the main input gets all that it takes; code that needs values is built with real
     weights; products over groups of experts exist in bf16 only.
     """
     from computekit import flops
+
+    from . import source
 
     assert subject.module is not None and subject.inputs is not None
     ways: list[tuple[Callable[[], Any], Any]] = [
@@ -303,7 +326,10 @@ def _counted(subject: Subject) -> FlopCount:
     try:
         for backward, (make, kwargs) in itertools.product((True, False), ways):
             try:
-                return flops.count(make(), subject.inputs, kwargs, backward=backward, max_operators=MOST_OPERATORS)
+                with source.one_sequence():
+                    module = make()
+                    cost = flops.count(module, subject.inputs, kwargs, backward=backward, max_operators=most)
+                    return cost if "pixel_values" in kwargs else _with_image(cost, module, subject)
             except flops.TooManyOperators:
                 raise
             except flops.CountFailed as error:
@@ -312,6 +338,16 @@ def _counted(subject: Subject) -> FlopCount:
         logging.disable(logging.NOTSET)
     assert first is not None
     raise first
+
+
+def _with_image(cost: FlopCount, module: Any, subject: Subject) -> FlopCount:
+    """The count of a text with that of one image, whose tokens are among the text's."""
+    from computekit import flops
+
+    for image in subject.image:
+        with contextlib.suppress(flops.CountFailed):
+            return cost.joined(flops.count(module, (), image, method="get_image_features"))
+    return cost
 
 
 def _in_bf16(subject: Subject) -> Callable[[], Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import computekit
 from computekit import ComputekitError, FileProblem
@@ -39,7 +42,8 @@ class Subject:
 
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
-    puts a sample of fewer tokens in their place, where nobody asked for so many.
+    puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``image`` is
+    what the image tower of a model of text and images may take, where its text runs alone: one, or a batch of one.
     """
 
     label: str
@@ -55,6 +59,8 @@ class Subject:
     tokens: int | None = None
     rebuild: Callable[[], nn.Module] | None = None
     shorten: Callable[[int], None] | None = None
+    how: str = ""
+    image: tuple[Mapping[str, Any], ...] = ()
 
 
 def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
@@ -157,7 +163,8 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
     except ModuleNotFoundError:
         pass  # without transformers the dimensions alone must do
     except Exception as error:
-        subject.why_no_flops = f"transformers cannot build it: {(str(error).splitlines() or [''])[0]}"
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        subject.module, subject.why_no_flops = None, f"transformers cannot build it: {said}"
     finally:
         logging.disable(logging.NOTSET)
     if subject.module is None:
@@ -197,7 +204,10 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
     subject.module, subject.inputs = module, ()
     subject.kwargs, subject.tokens = _config_inputs(module, hf, shape)
     subject.all_kwargs = _all_inputs(module, hf, subject.kwargs)
-    if shape is None and subject.tokens is not None:
+    if "input_ids" in subject.kwargs and hasattr(module, "get_image_features"):
+        pixels = torch.zeros(_image(hf))
+        subject.image = ({"pixel_values": pixels}, {"pixel_values": pixels[:, None]})
+    if subject.tokens is not None:
         subject.shorten = lambda tokens: _shorten(subject, hf, tokens)
     odd = subject.dims is not None and abs(subject.dims.parameters / subject.parameters - 1) > _ALIKE
     if subject.tokens is None or hf.is_encoder_decoder or odd:
@@ -246,42 +256,70 @@ def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple
         return {name: torch.zeros(shape or _features(hf)), **decoder}, None
     if name == "input_values":
         return {name: torch.zeros(shape or (1, _SAMPLES)), **decoder}, None
+    if name == "past_values":
+        return {name: torch.zeros(shape or (1, hf.context_length, hf.num_input_channels))}, None
+    if name == "inputs":  # Perceiver reads vectors
+        return {name: torch.zeros(shape or (1, tokens, hf.d_model))}, tokens
     given: dict[str, Any] = {name: torch.zeros(shape or (1, tokens), dtype=torch.long), **decoder}
-    if getattr(hf, "use_cache", False) and not decoder:
-        given["use_cache"] = True  # with a cache no check for packed sequences needs the values
+    if "use_cache" in inspect.signature(module.forward).parameters:
+        given["use_cache"] = False
     return given, tokens
+
+
+@contextlib.contextmanager
+def one_sequence() -> Iterator[None]:
+    """Spare transformers' masks their look at the values: the sample is one sequence, without padding."""
+    if "transformers" not in sys.modules:
+        yield
+        return
+    from transformers import PreTrainedModel, masking_utils
+
+    answers: tuple[tuple[Any, str, Any], ...] = (
+        (masking_utils, "find_packed_sequence_indices", None),
+        (masking_utils, "fast_all", True),
+        (masking_utils, "_ignore_bidirectional_mask_sdpa", True),
+        (PreTrainedModel, "warn_if_padding_and_no_attention_mask", None),
+    )
+    with contextlib.ExitStack() as stack:
+        for owner, name, answer in answers:
+            if hasattr(owner, name):  # the names are private
+                stack.enter_context(mock.patch.object(owner, name, return_value=answer))
+        yield
 
 
 def _all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
     """``given`` and whatever else the model's forward takes of text, image and sound: for models of several kinds."""
-    import inspect
-
     import torch
 
     ids = given.get("input_ids", torch.zeros((1, _length(hf)), dtype=torch.long))
     takes = inspect.signature(module.forward).parameters
     makers: dict[str, Callable[[], Any]] = {
         "input_ids": lambda: ids,
-        "pixel_values": lambda: torch.zeros(_image(getattr(hf, "vision_config", None) or hf)),
+        "pixel_values": lambda: torch.zeros(_image(hf)),
         "input_features": lambda: torch.zeros(_features(getattr(hf, "audio_config", None) or hf)),
         "input_values": lambda: torch.zeros(_sound(hf)),
     }
     rest = {name: value for name, value in given.items() if name != "input_values"}
-    if "use_cache" in rest:
-        rest["use_cache"] = False
     return {**{name: make() for name, make in makers.items() if name in takes}, **rest}
 
 
 def _length(hf: Any) -> int:
     """Tokens of a sample: what the model's positions allow, up to a limit."""
     text = getattr(hf, "text_config", None) or hf
-    return min(getattr(text, "max_position_embeddings", None) or _TOKENS, _TOKENS)
+    most = getattr(text, "max_position_embeddings", None)
+    return min(most, _TOKENS) if isinstance(most, int) and most > 0 else _TOKENS
 
 
 def _image(hf: Any) -> tuple[int, ...]:
-    size = getattr(hf, "image_size", None) or 224
+    """One image, or the frames of one clip, of the size that the config or the part of it for images says."""
+    vision = getattr(hf, "vision_config", None)
+    parts = [hf, vision, getattr(hf, "backbone_config", None), getattr(vision, "backbone_config", None)]
+    sized = next((part for part in parts if getattr(part, "image_size", None)), hf)
+    size = getattr(sized, "image_size", None) or 224
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return (1, getattr(hf, "num_channels", None) or 3, height, width)
+    image = (getattr(sized, "num_channels", None) or 3, height, width)
+    frames = getattr(sized, "num_frames", None)
+    return (1, frames, *image) if frames else (1, *image)
 
 
 def _sound(hf: Any) -> tuple[int, ...]:

@@ -213,6 +213,8 @@ def from_config(config: Mapping[str, Any], name: str = "") -> Transformer:
         return next((config[n] for n in names if config.get(n) is not None), default)
 
     missing = [wanted[0] for wanted in (_LAYERS, _HIDDEN, _HEADS) if not isinstance(pick(*wanted), int)]
+    if isinstance(pick("intermediate_size"), (list, tuple)):
+        raise ContradictingDimensions("its layers differ in width")
     if missing:
         raise ContradictingDimensions(f"the config names no {', '.join(missing)}")
     hidden, heads = int(pick(*_HIDDEN)), int(pick(*_HEADS))

@@ -199,29 +199,3 @@ def test_image_models_by_name(name, parameters, macs):
         module = vision.build(name).eval()
     assert sum(p.numel() for p in module.parameters()) == parameters
     assert flops.count(module, torch.zeros(1, 3, 224, 224), backward=False).macs == pytest.approx(macs, rel=2e-3)
-
-
-def test_a_loop_over_tokens_is_counted_with_fewer(monkeypatch):
-    """Where nobody asked for a length; else the error says what to do."""
-
-    class Loop(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.step = torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            for _ in range(x.shape[1]):
-                x = self.step(x)
-            return x
-
-    subject = source.Subject(label="loop", module=Loop(), inputs=(torch.zeros(1, 100, 4),), tokens=100)
-    monkeypatch.setattr(count, "MOST_OPERATORS", 300)
-    with pytest.raises(ComputekitError, match="more than 300 operators; give fewer tokens with --seq"):
-        count.counted(subject)
-
-    def shorten(tokens):
-        subject.tokens, subject.inputs = tokens, (torch.zeros(1, tokens, 4),)
-
-    subject.shorten = shorten
-    assert count.counted(subject).forward == 16 * 16 * 32
-    assert subject.tokens == 16

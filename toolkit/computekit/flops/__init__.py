@@ -39,11 +39,13 @@ def count(
     example_inputs: Sequence[Any] | torch.Tensor,
     kwargs: Mapping[str, Any] | None = None,
     *,
+    method: str = "forward",
     backward: bool = True,
     max_operators: int | None = None,
 ) -> FlopCount:
     """Count the FLOPs of ``module(*example_inputs, **kwargs)`` and of its backward pass.
 
+    ``method`` names another method of the module to call in the place of its ``forward``.
     The module itself is left alone: a copy without weights runs, in the mode (train or eval) the module is in.
     The backward pass goes from all floating-point outputs to all parameters that require a gradient; it is None
     when ``backward`` is off, when no parameter requires one, or when an operator has none.
@@ -56,7 +58,7 @@ def count(
     first: Exception
     try:
         on_meta = _inputs_on("meta", args), _inputs_on("meta", dict(kwargs or {}))
-        return _run(copies.on_meta(module), *on_meta, backward, "meta", max_operators)
+        return _run(copies.on_meta(module), method, *on_meta, backward, "meta", max_operators)
     except TooManyOperators:
         raise
     except Exception as error:  # whatever user code raises for want of values
@@ -64,17 +66,17 @@ def count(
     if any(p.is_meta for p in module.parameters()):
         raise CountFailed(f"the model cannot run without values: {_line(first)}; build it with real weights") from first
     try:
-        return _run(copies.with_values(module), args, dict(kwargs or {}), backward, "cpu", max_operators)
+        return _run(copies.with_values(module), method, args, dict(kwargs or {}), backward, "cpu", max_operators)
     except TooManyOperators:
         raise
     except Exception as error:
         if backward:
-            return count(module, example_inputs, kwargs, backward=False, max_operators=max_operators)
+            return count(module, example_inputs, kwargs, method=method, backward=False, max_operators=max_operators)
         raise CountFailed(f"the model does not run on these example inputs: {_line(error)}") from error
 
 
 def _run(
-    module: nn.Module, args: Any, kwargs: Any, backward: bool, ran_on: str, max_operators: int | None
+    module: nn.Module, method: str, args: Any, kwargs: Any, backward: bool, ran_on: str, max_operators: int | None
 ) -> FlopCount:
     modules = Owners(module)
     counter = Counter(modules, max_operators)
@@ -82,7 +84,7 @@ def _run(
         warnings.simplefilter("ignore")
         wants_grad = backward and any(p.requires_grad for p in module.parameters())
         with torch.set_grad_enabled(wants_grad), FusedWatch(counter), counter:
-            outputs = module(*args, **kwargs)
+            outputs = (module if method == "forward" else getattr(module, method))(*args, **kwargs)
         outputs = getattr(outputs, "logits", outputs)
         ends = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         if ends:

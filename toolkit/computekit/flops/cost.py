@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from ..errors import ComputekitError
 
@@ -81,3 +81,20 @@ class FlopCount:
     def total(self) -> int:
         """Contraction FLOPs of forward and, where it was counted, backward."""
         return self.forward + (self.backward or 0)
+
+    def joined(self, other: FlopCount) -> FlopCount:
+        """This count and that of another call of the same module, as one."""
+        both = replace(self)
+        for name in ("forward", "forward_other", "causal_saving", "activation_bytes", "moved_bytes"):
+            setattr(both, name, getattr(self, name) + getattr(other, name))
+        for name in ("backward", "backward_other"):
+            known = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            setattr(both, name, sum(known) if known else None)
+        for name in ("by_module", "by_op"):
+            sums: dict[str, Cost] = {}
+            for key, cost in (*getattr(self, name).items(), *getattr(other, name).items()):
+                sums.setdefault(key, Cost()).add(cost)
+            setattr(both, name, sums)
+        both.unknown = self.unknown + other.unknown
+        both.idle = {name: n for name, n in self.idle.items() if name in other.idle}
+        return both

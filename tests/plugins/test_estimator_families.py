@@ -1,0 +1,84 @@
+"""computekit estimator count: families of transformers models whose samples are more than one text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from computekit import ComputekitError
+from computekit_estimator import count, source, transformer
+
+pytest.importorskip("transformers")
+
+ENCODER_DECODER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+                   "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": 96,
+                   "max_position_embeddings": 24, "pad_token_id": 0}  # fmt: skip
+TEXT = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 64, "vocab_size": 96, "max_position_embeddings": 48}  # fmt: skip
+VISION = {"model_type": "clip_vision_model", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "intermediate_size": 64, "image_size": 28, "patch_size": 14, "projection_dim": 32}  # fmt: skip
+
+
+def counted(tmp_path, **config):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    subject = source.from_config_file(path, None)
+    return subject, count.counted(subject)
+
+
+@pytest.mark.parametrize("kind", ["bart", "m2m_100", "pegasus", "marian", "blenderbot"])
+def test_encoder_decoders_need_no_values(tmp_path, kind):
+    """Their masks look at values; one text without padding has none to look at."""
+    _, cost = counted(tmp_path, model_type=kind, **ENCODER_DECODER)
+    tokens, width, ffn = 24, 32, 64
+    attention = 2 * tokens * 4 * width * width + 4 * tokens * tokens * width
+    assert cost.forward == 3 * attention + 2 * (2 * tokens * 2 * width * ffn)
+    assert cost.ran_on == "meta" and cost.causal_saving > 0
+
+
+def test_hybrids_of_state_spaces_and_attention_run(tmp_path):
+    _, cost = counted(
+        tmp_path, model_type="bamba", hidden_size=32, num_hidden_layers=2, attn_layer_indices=[1], vocab_size=96,
+        num_attention_heads=2, num_key_value_heads=1, intermediate_size=64, mamba_n_heads=4, mamba_d_head=16,
+        mamba_d_state=8, max_position_embeddings=64,
+    )  # fmt: skip
+    assert cost.ran_on == "meta" and not cost.idle
+
+
+def test_one_image_goes_with_a_text(tmp_path):
+    subject, cost = counted(tmp_path, model_type="llava", text_config=TEXT, vision_config=VISION)
+    patches, width, ffn, tokens = 5, 32, 64, 48
+    layer = lambda n, matrices: 2 * n * (4 * width * width + matrices * width * ffn) + 4 * n * n * width  # noqa: E731
+    embedding = 2 * (patches - 1) * width * 3 * 14 * 14
+    projector = 2 * (patches - 1) * 2 * width * width
+    layers = [child for name, child in cost.by_module.items() if "vision" in name and name.endswith("layers.0")]
+    assert layers[0].forward == layer(patches, 2)
+    ran = 2 if len([n for n in cost.by_module if "vision" in n and ".layers." in n and n.split(".")[-1] == "1"]) else 1
+    assert cost.forward == layer(tokens, 3) + embedding + ran * layer(patches, 2) + projector
+    assert subject.tokens == tokens
+
+
+@pytest.mark.parametrize("kind", ["timesformer", "videomae"])
+def test_models_of_video_get_a_clip(tmp_path, kind):
+    subject, cost = counted(
+        tmp_path, model_type=kind, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+        image_size=32, patch_size=16, num_frames=4,
+    )  # fmt: skip
+    assert tuple(subject.kwargs["pixel_values"].shape) == (1, 4, 3, 32, 32)
+    assert cost.forward > 0
+
+
+def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
+    _, cost = counted(
+        tmp_path, model_type="qwen2_vl", text_config={**TEXT, "model_type": "qwen2_vl_text", "num_key_value_heads": 2,
+                     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32},
+    )  # fmt: skip
+    assert any(line.startswith("not run by this sample: visual, ") for line in count._idle(cost, 1))
+
+
+def test_layers_of_different_widths_have_no_transformer_dimensions():
+    with pytest.raises(ComputekitError, match="its layers differ in width"):
+        transformer.from_config({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+                                 "intermediate_size": [128, 256]})  # fmt: skip
