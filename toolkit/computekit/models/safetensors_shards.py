@@ -6,6 +6,8 @@ The index is JSON: ``{"metadata": {"total_size": ...}, "weight_map": {tensor: fi
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +168,13 @@ class IndexWriter(Writer):
     def finish(self, metadata: dict[str, Any]) -> None:
         self._shards.finish(metadata)
         self._shards.close()
+        written = {file: self._path.with_name(file) for file in self._shards.writers}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            digests = list(pool.map(files.sha256, written.values()))
         names = {}
-        for number, file in enumerate(self._shards.writers, 1):
-            written = self._path.with_name(file)
-            digest = files.sha256(written)[:_HASH_DIGITS]
-            names[file] = f"{stem(self._path)}-{number:05}-of-{len(self._shards.writers):05}-{digest}.safetensors"
-            written.rename(self._path.with_name(names[file]))
+        for number, (file, digest) in enumerate(zip(written, digests, strict=True), 1):
+            names[file] = f"{stem(self._path)}-{number:05}-of-{len(written):05}-{digest[:_HASH_DIGITS]}.safetensors"
+            written[file].rename(self._path.with_name(names[file]))
         self._shards.write_index(self._path, names)
 
     def close(self) -> None:
