@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import devices, files, host, loading, records, tables
+from . import devices, files, following, host, loading, records, tables
 from .errors import StepFault
 from .hashing import Hashing
 from .inputs import Input
@@ -114,7 +114,7 @@ class StepRun:
         target = self.output(default)
         if companions is None and self._known is not None and self._known.gives == "model":
             companions = _programs(target)
-        with files.atomic(target, companions) as temporary:
+        with files.atomic(target, companions) as temporary, following.wanted(temporary):
             yield temporary
             if not temporary.exists():
                 raise StepFault(self._step, f"it wrote nothing to the path that run.writing() gave it for {target}")
