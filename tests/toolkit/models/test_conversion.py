@@ -124,3 +124,16 @@ def test_eight_bit_floats_become_wider(dtype: torch.dtype, convert: Convert) -> 
     torch.save({"fc.weight": weight}, "a.pt")
     assert convert("a.pt", "b.pt", "--dtype", "fp16").exit_code == 0
     assert torch.equal(torch.load("b.pt", weights_only=True)["fc.weight"], weight.to(torch.float16))
+
+
+@pytest.mark.parametrize("kind", ["quantized", "sparse"])
+def test_no_weight_is_left_behind_in_silence(kind: str, convert: Convert) -> None:
+    odd = {
+        "sparse": torch.eye(3).to_sparse(),
+        "quantized": torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.qint8),
+    }
+    torch.save({"a": torch.ones(2, 2), "b": odd[kind]}, "a.pt")
+    result = convert("a.pt", "b.safetensors")
+    assert result.exit_code == 1 and f"holds 'b', a {kind} tensor" in result.output
+    assert convert("a.pt", "b.pt", "--dtype", "bf16").exit_code == 0
+    assert torch.equal(torch.load("b.pt")["b"].to_dense().dequantize(), odd[kind].to_dense().dequantize())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ def test_missing_folder_empty_and_text(tmp_path: Path) -> None:
         (b"\6\0\0\0\x0c\0WhisperSpec\0" + b"\0" * 99, "model of CTranslate2"),
         ({"p/.data/extern_modules": b"torch", "p/m/model": b"\x80\2N."}, "archive of torch.package"),
         (b"\x93NUMPY\1\0", "numpy array"),
+        (b"\x04\x22\x4d\x18@@", "lz4-compressed"),
+        (b"x\x9c\xcb\x48", "zlib-compressed"),
+        (b"\xba\x16\x4f\x2f\x0c\0", "fastText"),
+        (b"lmgg\x0a\0", "ggml file from before GGUF"),
+        (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
+        (b"\x80\4\x8c\x13joblib.numpy_pickle\x94\x8c\x11NumpyArrayWrapper\x93\xff\xff", "file of joblib"),
     ],
 )
 def test_files_of_other_tools_are_named(content: bytes | dict[str, bytes], message: str, tmp_path: Path) -> None:
@@ -45,6 +52,35 @@ def test_files_of_other_tools_are_named(content: bytes | dict[str, bytes], messa
         (tmp_path / "a.pt").write_bytes(content)
     with pytest.raises(FileProblem, match=message):
         open_model(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["__0_0.distcp", ".metadata"], "checkpoint of torch.distributed: .*dcp_to_torch"),
+        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "without their index"),
+        (["saved_model.pb"], "TensorFlow SavedModel"),
+        (["data.pkl", "version", "data/0"], "unpacked torch archive"),
+        (["unet/a.safetensors", "vae/a.safetensors"], "of which unet, vae hold weights"),
+        (["a.pt"], "holds a.pt: give one of these files"),
+        (["README"], "without weights that are known"),
+    ],
+)
+def test_folders_that_are_no_model_are_named(files: list[str], message: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / "m" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "m" / name).write_bytes(b"x")
+    with pytest.raises(FileProblem, match=message):
+        open_model(tmp_path / "m")
+
+
+def test_a_name_that_is_half_a_surrogate_pair(tmp_path: Path) -> None:
+    header = b'{"\\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    torch.save({"\ud800": torch.ones(1)}, tmp_path / "a.pt")
+    for name in ("a.safetensors", "a.pt"):
+        with pytest.raises(FileProblem, match="which is no text"):
+            open_model(tmp_path / name)
 
 
 @pytest.mark.parametrize("target", ["a.safetensors", "a.pt"])

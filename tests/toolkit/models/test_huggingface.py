@@ -95,3 +95,12 @@ def test_other_names_beside_a_configuration(name: str, tmp_path: Path) -> None:
     (tmp_path / "a" / "config.json").write_text("{}")
     rewrite(open_model(tmp_path / "a"), tmp_path / "b", lambda info, load: None)
     assert {file.name for file in (tmp_path / "b").iterdir()} == {f"{name}.safetensors", "config.json"}
+
+
+@pytest.mark.parametrize("name", ["adapter_model", "diffusion_pytorch_model"])
+def test_torch_files_of_other_names_beside_a_configuration(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    torch.save({"a": torch.ones(3)}, tmp_path / "a" / f"{name}.bin")
+    (tmp_path / "a" / "adapter_config.json").write_text("{}")
+    rewrite(open_model(tmp_path / "a"), tmp_path / "b", lambda info, load: None)
+    assert {file.name for file in (tmp_path / "b").iterdir()} == {f"{name}.safetensors", "adapter_config.json"}

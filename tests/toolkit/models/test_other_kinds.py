@@ -200,6 +200,7 @@ def key(name: str, kind: int, value: bytes) -> bytes:
         lambda p: gguf(p, [("a", (33,), 8, b"\0" * 34)]),
         lambda p: gguf(p, [("a", (4,), 99, b"\0" * 16)]),
         lambda p: gguf(p, [("a", (1,), 0, b"\0" * 4)] * 2),
+        lambda p: gguf(p, [("a", (64,), 0, b"\0" * 4), ("b", (1,), 0, b"\0" * 252)]),
         lambda p: gguf(p, [], key("k", 9, struct.pack("<IQ", 8, 2**60)), 1),
         lambda p: gguf(p, [], key("k", 9, struct.pack("<IQ", 4, 2**62)), 1),
         lambda p: gguf(p, [], key("k", 8, struct.pack("<Q", 2**63)), 1),
@@ -215,3 +216,9 @@ def test_absurd_gguf_headers_are_refused(damage: Callable[[Path], Any], tmp_path
     damage(tmp_path / "a.gguf")
     with pytest.raises(FileProblem):
         open_model(tmp_path / "a.gguf")
+
+
+def test_scripts_whose_weights_have_no_names_are_refused(net: nn.Module, tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.freeze(torch.jit.script(net.eval())), tmp_path / "frozen.pt")  # type: ignore[no-untyped-call]
+    with pytest.raises(FileProblem, match=r"constants of its code \(torch\.jit\.freeze\)"):
+        open_model(tmp_path / "frozen.pt")

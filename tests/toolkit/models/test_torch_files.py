@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from computekit import FileProblem, open_model, rewrite
+from computekit.models import conversion, inspection
 from computekit.models.conversion import without_optimizer
 from computekit.models.inspection import other_content
 from computekit.models.torch_files import TorchFile
@@ -310,6 +312,12 @@ def test_a_file_without_checksums_is_read_and_gets_them(tmp_path: Path) -> None:
         (torch.ones(3, 4), r"one tensor without a name, of shape \[3, 4\]"),
         ([torch.ones(3), torch.ones(2)], "a list of 2 tensors without names"),
         ({}, "an empty dictionary"),
+        ({"a": torch.ones(2, 2).to_sparse()}, "are sparse tensors: save it with Tensor.to_dense"),
+        (
+            {"a": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)},
+            "quantized tensors: give the model from",
+        ),
+        ({"a": torch.empty(2, device="meta")}, "meta tensors: its values are in no file"),
         ("text", "no dictionary of tensors"),
     ],
 )
@@ -317,3 +325,41 @@ def test_a_file_without_weights_says_what_it_holds(document: Any, message: str, 
     torch.save(document, tmp_path / "a.pt")
     with pytest.raises(FileProblem, match=f"holds no named weights; .*{message}"):
         open_model(tmp_path / "a.pt")
+
+
+def test_arrays_and_hostile_calls_without_weights_are_named(tmp_path: Path) -> None:
+    import fractions
+
+    import numpy as np
+
+    torch.save({"a": np.ones(3)}, tmp_path / "numpy.pt")
+    torch.save({"a": np.ones(3), "b": fractions.Fraction(1, 2)}, tmp_path / "other.pt")
+    with pytest.raises(FileProblem, match=r"are numpy arrays: .*torch\.from_numpy"):
+        open_model(tmp_path / "numpy.pt", trust_pickle=True)
+    with pytest.raises(FileProblem, match=r"wants to import fractions\.Fraction; nothing was run"):
+        open_model(tmp_path / "other.pt", trust_pickle=True)
+
+
+def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(100), "b": torch.zeros(100)}, tmp_path / "a.pt")
+    with zipfile.ZipFile(tmp_path / "a.pt") as archive:
+        offsets = {m.filename.partition("/")[2]: m.header_offset for m in archive.filelist}
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    record = content.rindex(b"a/data/1") - 46  # of the directory; its field of the offset is the last one
+    content[record + 42 : record + 46] = struct.pack("<I", offsets["data/0"])
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(FileProblem, match="has the header of another"):
+        open_model(tmp_path / "a.pt")
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="a torch without 4-bit floats")
+def test_packed_four_bit_floats_pass_through(tmp_path: Path) -> None:
+    state = {"a": torch.arange(64, dtype=torch.uint8).reshape(8, 8).view(torch.float4_e2m1fn_x2), "b": torch.ones(3)}
+    torch.save(state, tmp_path / "a.pt")
+    assert inspection.inspect(tmp_path / "a.pt")["non_finite"] == {}
+    rewrite(open_model(tmp_path / "a.pt"), tmp_path / "b.pt", lambda info, load: None)
+    after = torch.load(tmp_path / "b.pt", weights_only=True)["a"]
+    assert after.dtype == state["a"].dtype and torch.equal(after.view(torch.uint8), state["a"].view(torch.uint8))
+    half = conversion.Conversion(dtype=torch.bfloat16)
+    with pytest.raises(FileProblem, match="packed 4-bit floats"):
+        conversion.convert(open_model(tmp_path / "a.pt"), tmp_path / "c.pt", conversion.kind_of(Path("c.pt")), half)

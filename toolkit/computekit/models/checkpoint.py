@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import reprlib
 import struct
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -141,9 +142,9 @@ def _persistent(storages: dict[str, Storage], identifier: Any) -> Any:
     if isinstance(identifier, tuple) and len(identifier) == 4 and identifier[0] == "module":
         return identifier[1]  # a class, which files of torch < 1.6 keep together with its source code
     if not isinstance(identifier, tuple) or len(identifier) < 5 or identifier[0] != "storage":
-        raise Malformed(f"it refers to {str(identifier)[:40]!r}, which is no storage")
+        raise Malformed(f"it refers to {reprlib.repr(identifier)}, which is no storage")
     _, kind, key, _device, count, *view = identifier
-    if not isinstance(kind, Global) or not isinstance(count, int) or count < 0:
+    if not isinstance(kind, Global) or not isinstance(key, (str, int)) or not isinstance(count, int) or count < 0:
         raise Malformed("a storage is described wrongly")
     if view and view[0] is not None:
         raise Malformed("views of storages, which torch stopped writing in 2016, are not supported")

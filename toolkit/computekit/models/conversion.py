@@ -12,7 +12,7 @@ import torch
 from .. import host
 from ..contracts import ModelFormat
 from ..errors import ComputekitError, FileProblem
-from . import layout
+from . import layout, raw
 from .base import ModelFile, TensorInfo, Writer
 from .formats import rewrite
 from .huggingface import Folder, FolderWriter
@@ -69,6 +69,15 @@ def convert(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion)
 
     metadata = {} if how.bare else source.metadata
     rewrite(source, target, transform, metadata, _writer(source, target, kind, how), names)
+
+
+def _check_complete(source: ModelFile) -> None:
+    """Raise FileProblem if weights that are no ordinary tensors would be left behind: checkpoints alone keep them."""
+    if isinstance(source, TorchFile):
+        for name, kind in layout.unusual_weights(source.weights.values()):
+            raise FileProblem(
+                source.path, f"holds {name!r}, a {kind}", "only a checkpoint can keep that: write a .pt file"
+            )
 
 
 class Part(ModelFile):
@@ -138,6 +147,9 @@ def _renamed(source: ModelFile, prefixes: tuple[str, ...]) -> dict[str, str]:
 
 def _cast(source: ModelFile, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in another type, read in pieces; FileProblem if one of its values does not fit."""
+    if raw.is_packed(info.dtype):
+        problem = f"{info.name!r} holds packed 4-bit floats, which torch cannot convert"
+        raise FileProblem(source.path, problem, "leave --dtype away")
     cast = torch.empty(info.numel, dtype=dtype)
     start = 0
     for piece in source.pieces(info.name, _CHUNK):
@@ -152,6 +164,8 @@ def _cast(source: ModelFile, info: TensorInfo, dtype: torch.dtype) -> torch.Tens
 def _writer(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion) -> Writer:
     """A writer of ``kind`` that keeps what lies around the weights where the kinds allow it."""
     like = None if how.bare or how.part is not None else source
+    if like is None or kind.name != "torch":
+        _check_complete(source)
     if kind.name == "folder":
         folder = like if isinstance(like, Folder) else None
         if folder is None and not how.config:

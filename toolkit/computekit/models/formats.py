@@ -16,6 +16,7 @@ from .base import ModelFile, TensorInfo, Writer
 if TYPE_CHECKING:
     import torch
 
+_MAX_NAMED = 6
 Transform = Callable[[TensorInfo, Callable[[], "torch.Tensor"]], "list[tuple[str, torch.Tensor]] | None"]
 
 
@@ -36,9 +37,21 @@ def open_model(path: str | Path, *, trust_pickle: bool = False) -> ModelFile:
             source = kind.read(path, trust_pickle)
             if not source.tensors:
                 raise FileProblem(path, "holds no named weights", _instead(source))
+            _check_names(source)
             host.current().takes_part(kind)
             return source
     raise FileProblem(path, "is no model file", refusals.what_it_is(path, kinds))
+
+
+def _check_names(source: ModelFile) -> None:
+    """Raise FileProblem if a tensor's name is no text that could be printed or written (half of a surrogate pair)."""
+    for name in source.tensors:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise FileProblem(
+                source.path, f"has a tensor called {name!a}, which is no text", "it is damaged"
+            ) from error
 
 
 def _instead(source: ModelFile) -> str:
@@ -46,7 +59,10 @@ def _instead(source: ModelFile) -> str:
     from . import layout
     from .torch_files import TorchFile
 
-    return layout.describe(source.root) if isinstance(source, TorchFile) else "is it the right file?"
+    foreign = [name for name in source.unsafe if not name.startswith("numpy")] if isinstance(source, TorchFile) else []
+    if foreign:
+        return f"it is a pickle that wants to import {', '.join(foreign[:_MAX_NAMED])}; nothing was run"
+    return layout.describe(source.root, source.imports) if isinstance(source, TorchFile) else "is it the right file?"
 
 
 def _sniffs(kind: ModelFormat, path: Path) -> bool:

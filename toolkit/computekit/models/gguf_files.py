@@ -119,6 +119,11 @@ def read(path: Path, _trust_pickle: bool) -> GgufFile:
             raise FileProblem(path, f"ends before tensor {name!r}", "the file is truncated")
         blocks[name] = block
         infos[name] = TensorInfo(name, shape, block.dtype or torch.float32, block.nbytes, name, block.encoding)
+    end = begin
+    for name, block in sorted(blocks.items(), key=lambda item: item[1].offset):
+        if block.offset < end:
+            raise FileProblem(path, f"tensor {name!r} overlaps another", "the file is damaged")
+        end = block.offset + block.nbytes
     return GgufFile(path, "gguf", blocks=blocks, infos=infos, fields=fields)
 
 

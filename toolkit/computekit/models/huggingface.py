@@ -86,9 +86,10 @@ class Folder(ModelFile):
         file = self._owner[name]
         if isinstance(file, SafetensorsFile):
             return file.entry(name).path.name
-        if len(self.files) == 1:
-            return _SINGLE
-        return Path(file.path.name.replace("pytorch_model", "model")).with_suffix(".safetensors").name
+        name = file.path.name
+        if name.startswith("pytorch_model"):  # of transformers, which calls safetensors otherwise; PEFT does not
+            name = name.removeprefix("pytorch_")
+        return Path(name).with_suffix(".safetensors").name
 
 
 def sniff(path: Path) -> bool:
@@ -97,14 +98,14 @@ def sniff(path: Path) -> bool:
 
 
 def _weights_of(folder: Path) -> Path | None:
-    """The weights, or the index of their shards: what transformers looks for first, else the only safetensors.
+    """The weights, or the index of their shards: what transformers looks for first, else the only other file.
 
     Other names (diffusers, PEFT) count only beside a configuration: a folder that merely holds a model is none.
     """
     usual = [folder / name for name in _WEIGHTS if (folder / name).is_file()]
     if usual or not any((folder / name).is_file() for name in _CONFIGS):
         return usual[0] if usual else None
-    for pattern in ("*.safetensors.index.json", "*.safetensors"):
+    for pattern in ("*.safetensors.index.json", "*.safetensors", "*_model.bin"):
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
             return found[0]

@@ -120,6 +120,8 @@ def _shown(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return value[:200]
+    if kind := layout.unusual(value):
+        return kind
     return {"Ordered": "dict", "LazyTensor": "tensor", "Call": "object"}.get(type(value).__name__, type(value).__name__)
 
 
@@ -164,7 +166,7 @@ def _values(source: ModelFile, progress: Callable[[int], object]) -> dict[str, A
 
 def _count_non_finite(piece: torch.Tensor, counts: dict[str, int]) -> None:
     """Add the NaN and infinite values of a 1-D tensor to ``counts``."""
-    if not (piece.is_floating_point() or piece.is_complex()):
+    if not (piece.is_floating_point() or piece.is_complex()) or raw.is_packed(piece.dtype):
         return
     piece = piece.float() if piece.dtype.itemsize == 1 else piece
     if not bool(piece.isfinite().all()):

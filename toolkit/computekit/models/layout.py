@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .checkpoint import LazyTensor
-from .pickles import Malformed
+from .pickles import Call, Malformed
 
 MAIN_PARTS = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params")
 """Keys under which checkpoints keep the model itself, the usual ones first."""
@@ -17,6 +17,14 @@ _CERTAIN = MAIN_PARTS[:4]  # beside one of these only a moving average is a mode
 
 _OPTIMIZER = re.compile(r"(^|_)(optim|optims|optimizer|optimizers|optimiser)(_|$)", re.IGNORECASE)
 _SCHEDULE = re.compile(r"(^|_)(schedulers?|scaler)(_|$)", re.IGNORECASE)
+_UNUSUAL = {
+    "torch._utils._rebuild_qtensor": ("quantized tensor", "give the model from before torch quantized it"),
+    "torch._utils._rebuild_sparse_tensor": ("sparse tensor", "save it with Tensor.to_dense"),
+    "torch._utils._rebuild_nested_tensor": ("nested tensor", "save its parts"),
+    "torch._utils._rebuild_meta_tensor_no_storage": ("meta tensor", "its values are in no file"),
+    "numpy.core.multiarray._reconstruct": ("numpy array", "torch.save tensors, made with torch.from_numpy"),
+    "numpy._core.multiarray._reconstruct": ("numpy array", "torch.save tensors, made with torch.from_numpy"),
+}  # what a pickle calls for what is not an ordinary tensor: what that makes, and what helps
 _MAX_DEPTH = 30
 _MAX_LISTED = 100
 _MAX_NAMED = 6
@@ -41,7 +49,7 @@ def find_weights(root: Any) -> dict[str, Place]:
         Malformed: two weights would have the same name.
     """
     seen: set[int] = set()
-    places = [place for path, inner in _dictionaries((), root) for place in _tensors_below(inner, path, seen)]
+    places = [place for path, inner in _dictionaries((), root, seen) for place in _tensors_below(inner, path, seen)]
     common = _common([place.path for place in places])
     named: dict[str, Place] = {}
     for place in places:
@@ -83,8 +91,29 @@ def is_optimizer(key: str, value: Any) -> bool:
     return _SCHEDULE.search(key) is not None and not tensors  # a model may well have a layer called scaler
 
 
-def describe(root: Any) -> str:
-    """What a checkpoint without weights holds instead, for the line that refuses it."""
+def unusual(value: Any) -> str:
+    """What kind of tensor a call makes that is not an ordinary one; empty for anything else."""
+    return _UNUSUAL.get(str(value.function), ("", ""))[0] if isinstance(value, Call) else ""
+
+
+def unusual_weights(weights: Iterable[Place]) -> Iterator[tuple[str, str]]:
+    """Names (as the file spells them) and kinds of the unusual tensors that lie among ``weights``."""
+    containers = {id(place.container): place.container for place in weights}
+    for container in containers.values():
+        for key, value in container.items():
+            kinds = map(unusual, value if isinstance(value, tuple) else (value,))  # packed ones come with a bias
+            yield from ((str(key), kind) for kind in kinds if kind)
+
+
+def describe(root: Any, imports: Sequence[str] = ()) -> str:
+    """What a checkpoint without weights holds instead, for the line that refuses it.
+
+    ``imports`` are the names that its pickle mentions: they tell what its tensors are if those are no ordinary ones.
+    """
+    for name in imports:
+        if name in _UNUSUAL:
+            what, help_ = _UNUSUAL[name]
+            return f"what it holds are {what}s: {help_}"
     if is_optimizer("", root):
         return "it is the state of an optimizer alone: give the file that holds the model"
     if isinstance(root, LazyTensor):
@@ -107,14 +136,17 @@ def _common(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
     return low[:same]
 
 
-def _dictionaries(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
+def _dictionaries(
+    path: tuple[str, ...], value: Any, seen: set[int]
+) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
     """``value`` if it is a dictionary, or the dictionaries in short lists and tuples in it, with their paths."""
     if isinstance(value, dict):
         yield path, value
-    elif isinstance(value, (list, tuple)) and len(value) <= _MAX_LISTED:
+    elif isinstance(value, (list, tuple)) and len(value) <= _MAX_LISTED and id(value) not in seen:
+        seen.add(id(value))
         for position, item in enumerate(value):
             if len(path) <= _MAX_DEPTH and not is_optimizer("", item):
-                yield from _dictionaries((*path, str(position)), item)
+                yield from _dictionaries((*path, str(position)), item, seen)
 
 
 def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[int]) -> Iterator[Place]:
@@ -130,7 +162,7 @@ def _tensors_below(container: dict[Any, Any], path: tuple[str, ...], seen: set[i
     below: dict[str, list[Place]] = {}
     for key, value in container.items():
         if isinstance(key, str) and not is_optimizer(key, value):
-            inside = _dictionaries((*path, key), value)
+            inside = _dictionaries((*path, key), value, seen)
             below[key] = [place for inner, found in inside for place in _tensors_below(found, inner, seen)]
     if any(below.get(key) for key in _CERTAIN):
         below = {key: places for key, places in below.items() if key in _CERTAIN or "ema" in key.lower()}

@@ -82,7 +82,8 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
     except DecodeError as error:
         raise FileProblem(path, "is a damaged ONNX file", "get the file again") from error
     if not model.opset_import:  # it comes last, and every model must have it
-        raise FileProblem(path, "is an ONNX file without operator sets", "the file is truncated")
+        problem = "begins like an ONNX model, but has no operator sets"
+        raise FileProblem(path, problem, "it is truncated, or of another kind, such as Core ML's")
     infos: dict[str, TensorInfo] = {}
     protos: dict[str, Any] = {}
     for name, proto in _tensors(model.graph):

@@ -20,6 +20,8 @@ _ABSENT = object()
 _MAX_BYTES = 1 << 28
 _MAX_OPERATIONS = 20_000_000  # some ten seconds and a gigabyte of empty lists; checkpoints have thousands
 _MAX_LINE = 1 << 16
+_MAX_UNFOLDED = 1 << 20  # values in a tuple, those of the tuples in it included
+_MAX_TUPLES_DEEP = 1000
 
 
 class Malformed(ValueError):
@@ -37,7 +39,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Call:
     """A call that the pickle would make, and what it would do to the result; nothing is called."""
 
@@ -51,6 +53,9 @@ class Call:
     @property
     def has_state(self) -> bool:
         return self.state is not _ABSENT
+
+    def __repr__(self) -> str:  # what it is called with may be endless
+        return f"{self.function}(...)" if isinstance(self.function, Global) else "a call"
 
 
 @dataclass(eq=False)
@@ -147,6 +152,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
+        self.unfolded: dict[int, tuple[Any, int, int]] = {}  # tuples and frozensets by id, their sizes and depths
         self.reduce, self.persistent = reduce, persistent
         self.protocol = 0
 
@@ -202,18 +208,31 @@ class _Machine:
 
     # -- containers ----------------------------------------------------------------------------------------------
 
+    def _fixed(self, items: tuple[Any, ...] | frozenset[Any]) -> Any:
+        """``items``, unless whoever looks into all the tuples in them, to hash or to print them, would never end.
+
+        Python itself does so in C, where neither time nor the depth of the calls is limited.
+        """
+        inner = [self.unfolded[id(item)] for item in items if id(item) in self.unfolded]
+        size = len(items) + sum(known[1] for known in inner)
+        depth = 1 + max((known[2] for known in inner), default=0)
+        if size > _MAX_UNFOLDED or depth > _MAX_TUPLES_DEEP:
+            raise Malformed(f"a tuple unfolds to {size} values, {depth} deep")
+        self.unfolded[id(items)] = (items, size, depth)
+        return items
+
     def _tuple(self, _: Any) -> None:
-        items = tuple(self._until_mark())
+        items = self._fixed(tuple(self._until_mark()))
         self.stack.append(items)
 
     def _tuple1(self, _: Any) -> None:
-        self.stack[-1:] = [(self.stack[-1],)]
+        self.stack[-1:] = [self._fixed((self.stack[-1],))]
 
     def _tuple2(self, _: Any) -> None:
-        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
+        self.stack[-2:] = [self._fixed((self.stack[-2], self.stack[-1]))]
 
     def _tuple3(self, _: Any) -> None:
-        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+        self.stack[-3:] = [self._fixed((self.stack[-3], self.stack[-2], self.stack[-1]))]
 
     def _list(self, _: Any) -> None:
         items = self._until_mark()
@@ -224,7 +243,7 @@ class _Machine:
         self.stack.append(dict(_paired(items)))
 
     def _frozenset(self, _: Any) -> None:
-        items = frozenset(self._until_mark())
+        items = self._fixed(frozenset(self._until_mark()))
         self.stack.append(items)
 
     def _append(self, _: Any) -> None:

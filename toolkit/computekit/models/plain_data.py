@@ -9,6 +9,7 @@ that would make it.
 from __future__ import annotations
 
 import math
+import reprlib
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -18,6 +19,8 @@ from .pickles import Call, Global, Ordered, Persistent, walk
 
 _MAX_VALUES = 1 << 16  # of a numpy array that becomes a list
 _MAX_TEXT = 200
+_REPR = reprlib.Repr()  # an object that refers to one list often prints without end
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = _MAX_TEXT
 _DICTIONARIES = ("_content", "_val")  # where OmegaConf's nodes keep what they stand for
 
 
@@ -140,5 +143,5 @@ def _text(value: Any, depth: int = 0) -> str:
         arguments = value.arguments if isinstance(value.arguments, tuple) and depth < 3 else ()
         shown = f"{value.function}({', '.join(_text(argument, depth + 1) for argument in arguments)})"
     else:
-        shown = str(value) if isinstance(value, Global) else repr(value)
+        shown = str(value) if isinstance(value, Global) else _REPR.repr(value)
     return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}..."

@@ -23,6 +23,11 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
+def is_packed(dtype: torch.dtype) -> bool:
+    """Whether an element is two 4-bit floats in one byte, which torch stores but does not compute with or convert."""
+    return str(dtype).endswith("_x2")
+
+
 def read(path: Path, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
     """``count`` elements (a 1-D tensor) from the bytes that begin at ``offset``."""
     tensor = torch.empty(count * dtype.itemsize, dtype=torch.uint8)

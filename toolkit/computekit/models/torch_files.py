@@ -31,6 +31,7 @@ from .zips import open_zip
 KEY = "computekit"
 _MAX_MEMBER_BYTES = 1 << 28
 _MAX_RATIO = 200
+_MAX_METADATA, _MAX_METADATA_DEPTH = 1 << 20, 20
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,23 @@ def _metadata(root: Any, weights: dict[str, Place]) -> dict[str, Any]:
     return {}
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether ``value`` is what JSON could hold: a damaged or hostile file may have anything in its place."""
-    if isinstance(value, dict):
-        return depth < 20 and all(isinstance(k, str) and _is_plain(v, depth + 1) for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return depth < 20 and all(_is_plain(item, depth + 1) for item in value)
-    return value is None or isinstance(value, (str, bool, int, float))
+def _is_plain(root: Any) -> bool:
+    """Whether ``root`` is what JSON could hold: a damaged or hostile file may have anything in its place."""
+    waiting, left = [(root, 0)], _MAX_METADATA
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                return False
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            left -= len(value)  # what is referred to twice counts twice
+            if depth > _MAX_METADATA_DEPTH or left < 0:
+                return False
+            waiting.extend((item, depth + 1) for item in value)
+        elif value is not None and not isinstance(value, (str, bool, int, float)):
+            return False
+    return True
 
 
 def sniff(path: Path) -> bool:
@@ -215,12 +226,18 @@ class Archive:
         """Where a stored member's bytes begin: behind its local header, whose length only the header itself tells."""
         member = self.members[name]
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
-            raise FileProblem(self.path, f"member {name} is compressed", "zip it again without compression")
+            raise FileProblem(
+                self.path, f"member {name} is compressed", "torch.save(torch.load(FILE), FILE) writes it uncompressed"
+            )
         self.stream.seek(member.header_offset)
         header = self.stream.read(30)
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
             raise FileProblem(self.path, f"member {name} has no header", "the file is damaged")
         name_length, extra_length = struct.unpack("<HH", header[26:30])
+        if self.stream.read(name_length) != member.orig_filename.encode(
+            "utf-8" if member.flag_bits & 0x800 else "cp437"
+        ):
+            raise FileProblem(self.path, f"member {name} has the header of another", "the file is damaged")
         offset = member.header_offset + 30 + name_length + extra_length
         if offset + member.file_size > self.path.stat().st_size:
             raise FileProblem(self.path, f"member {name} reaches past the end", "the file is truncated")
@@ -228,7 +245,13 @@ class Archive:
 
     def extents(self, folder: str) -> dict[str, Extent]:
         """Where the members below ``folder`` lie, by the rest of their names."""
-        return {name.removeprefix(folder): self.extent(name) for name in self.members if name.startswith(folder)}
+        found = {name.removeprefix(folder): self.extent(name) for name in self.members if name.startswith(folder)}
+        end = 0
+        for name, extent in sorted(found.items(), key=lambda item: item[1].offset):
+            if extent.offset < end:
+                raise FileProblem(self.path, f"member {folder}{name} overlaps another", "the file is damaged")
+            end = extent.offset + extent.nbytes
+        return found
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def read(path: Path, trust_pickle: bool) -> TorchFile:
                 raise FileProblem(path, "was written on a big-endian machine", "save it as little-endian there")
             root = checkpoint.parse(stream)
             keys = pickles.parse(stream)
-            if not isinstance(keys, list):
+            if not isinstance(keys, list) or not all(isinstance(key, (str, int)) for key in keys):
                 raise Malformed("the list of storages is missing")
             known = {v.key: v for v in pickles.walk(root, checkpoint.contents) if isinstance(v, Storage)}
             extents: dict[str, Extent] = {}

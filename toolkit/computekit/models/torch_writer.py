@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from ..errors import FileProblem
 from ..following import Following
 from . import checkpoint, pickle_writing, pickles, raw
 from .base import Writer
 from .checkpoint import LazyTensor, Storage
-from .pickles import Call, Ordered
+from .pickles import Call, Malformed, Ordered
 from .torch_files import KEY, Extent, TorchFile
 
 _ROOT = "archive"
@@ -74,7 +75,12 @@ class TorchWriter(Writer):
                 return value.persistent(keys[value.key])
             return checkpoint.to_call(replace(value))
 
-        document = pickle_writing.emit(root, spelled)
+        try:
+            document = pickle_writing.emit(root, spelled)
+        except Malformed as error:
+            path = self.source.path if self.source else Path(self._stream.name)
+            hint = "computekit convert --bare writes its weights alone"
+            raise FileProblem(path, f"holds something that cannot be written again: {error}", hint) from error
         for member, content in (
             ("data.pkl", document),
             (".format_version", b"1"),

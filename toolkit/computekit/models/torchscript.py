@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ..errors import FileProblem
-from . import checkpoint, pickled_modules, torch_files
+from . import checkpoint, layout, pickled_modules, pickles, torch_files
 from .pickles import Call, Malformed
-from .torch_files import TorchFile
+from .torch_files import Archive, TorchFile
 
 
 class ScriptFile(TorchFile):
@@ -44,4 +44,16 @@ def read(path: Path, _trust_pickle: bool) -> ScriptFile:
         root = checkpoint.parse(io.BytesIO(opened.content("data.pkl")))
         if not isinstance(root, Call):
             raise Malformed("its object is no module")
+        _check_complete(path, root, opened)
         return ScriptFile(path, "torchscript", root=pickled_modules.state_dict(root), extents=opened.extents("data/"))
+
+
+def _check_complete(path: Path, root: Call, opened: Archive) -> None:
+    """Raise FileProblem if weights are where no state_dict has them."""
+    if any(layout.unusual(value) == "quantized tensor" for value in pickles.walk(root, checkpoint.contents)):
+        problem = "holds layers that torch quantized, packed in objects of its own"
+        raise FileProblem(path, problem, "script the model from before it was quantized")
+    named = pickled_modules.state_dict(root)
+    if not named and any(name.startswith("constants/") for name in opened.members):
+        problem = "keeps its weights without names, as constants of its code (torch.jit.freeze)"
+        raise FileProblem(path, problem, "save the scripted model without freezing it")
