@@ -42,6 +42,9 @@ OURS: tuple[tuple[str, str], ...] = (
     ("int8 dynamic", "--int8 --activations dynamic"),
     ("int8 dynamic, bf16 around", "--int8 --activations dynamic --rest bf16"),
     ("int8 weights, bf16 around", "--int8 --rest bf16"),
+    ("int4-mse", "--scheme int4-mse"),
+    ("int4-mse, bf16 around", "--scheme int4-mse --rest bf16"),
+    ("int4-mse, groups of 16, bf16 around", "--scheme int4-mse --group-size 16 --rest bf16"),
     ("int4-asym, bf16 around", "--scheme int4-asym --rest bf16"),
 )
 """Our candidates: a name, and the words of ``computekit quantize``."""
