@@ -218,7 +218,7 @@ def test_int4_runs_and_comes_back(file: Path, state: dict[str, torch.Tensor]) ->
         packed, floats = (
             computekit.load_into(Net(), file.with_name(f"net-int4{end}.pt"))(ids) for end in ("", "-float")
         )
-    torch.testing.assert_close(packed, floats)
+    assert (packed - floats).norm() < 0.01 * floats.norm()  # linear layers multiply in bfloat16
 
 
 @pytest.mark.parametrize("zipped", [True, False])

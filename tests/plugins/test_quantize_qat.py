@@ -86,7 +86,8 @@ def test_the_file_computes_what_was_validated(name: str, words: list[str]) -> No
     data = computekit.load_data(f"{name}:points")
     module = computekit.load_into(build(computekit.ArchRef(f"{name}:flat")), "q.pt")
     found = evaluate(module, data.validation, data.task, torch.device("cpu"))
-    close = 0.05 if "static" in words else 1e-4  # static grids are chosen again after training
+    # static grids are chosen again after training; layers in 4 bits multiply in bfloat16
+    close = 0.05 if "static" in words else 1e-3 if "--int4" in words else 1e-4
     assert found.loss == pytest.approx(best["validation_loss"], rel=close)
     assert json.loads(result.stdout)["rows"][0]["quantities"]["accuracy"]["value"] > about["without"]["value"]
 

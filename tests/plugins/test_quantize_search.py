@@ -16,7 +16,7 @@ from torch import nn
 import computekit
 from computekit.cli import main
 from computekit.datasets import Data, Split
-from computekit.models import compressed, open_model
+from computekit.models import compressed, int4_linear, open_model
 from computekit_quantize import ladders, metric, plan, search, sensitivity
 from computekit_quantize.clock import Deadline
 from computekit_quantize.ladders import Option
@@ -173,8 +173,10 @@ def test_where_floats_are_free_everywhere_only_what_does_harm_gets_them(bench: W
     assert [step.decision for step in taken] == [max(harms, key=harms.__getitem__)]
 
 
-def test_one_file_holds_all_treatments(tmp_path: Path, bench: Workbench) -> None:
+def test_one_file_holds_all_treatments(tmp_path: Path, bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """4 bits, 8 bits, 8 bits with rounded inputs, floats: read back by load_into, dequantize and inspect."""
+    # a product in bfloat16 would move the grids on which the inputs of later layers are rounded
+    monkeypatch.setattr(int4_linear, "fits", lambda weight: False)
     from computekit_quantize import schemes, writing
 
     torch.save(model().state_dict(), tmp_path / "m.pt")

@@ -84,7 +84,7 @@ def test_integers_stay_integers_in_memory_and_through_copies(bits: int, tmp_path
     state = compress(nn.Linear(64, 64), lambda weight: compressed.quantize(weight, bits, 32 if bits == 4 else None))
     module = copy.deepcopy(load_into(nn.Linear(64, 64), save(tmp_path / "m.pt", state))).to(torch.bfloat16)
     held = sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
-    assert held < 64 * 64 * 4 * (0.27 if bits == 8 else 0.16)
+    assert held < 64 * 64 * 4 * (0.27 if bits == 8 else 0.19)
     assert module(torch.ones(1, 64, dtype=torch.bfloat16)).dtype == torch.bfloat16
     if bits == 8:
         assert sum(p.numel() for p in module.parameters()) == 64 * 64 + 64

@@ -83,11 +83,6 @@ def _matmul_backward(args: Sequence[Any], _out: Any) -> int:
     return 2 * _mm(args[1:], None)
 
 
-def _packed_linear(args: Sequence[Any], out: Any) -> int:
-    """(m, k) x (n, k)^T, with several values of the second in an element."""
-    return 2 * int(out.numel()) * int(args[0].shape[-1])
-
-
 def _triangular(args: Sequence[Any], _out: Any) -> int:
     """A triangular system (n, n) and k right-hand sides (n, k): n^2 k."""
     return int(args[0].shape[-1]) * int(args[1].numel())
@@ -197,8 +192,6 @@ CONTRACTIONS: dict[str, Formula] = {
     "vdot": _dot,
     "linear": _linear,
     "mkldnn_linear": _linear,
-    "_weight_int8pack_mm": _packed_linear,
-    "_weight_int4pack_mm_for_cpu": _packed_linear,
     "_grouped_mm": _grouped_mm,
     "linalg_solve_triangular": _triangular,
     "convolution": _convolution,
