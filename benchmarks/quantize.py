@@ -13,19 +13,23 @@ has a process of its own. The metric is the mean cosine of embeddings (mean over
 accuracy on the test split. ``alone`` is the cosine of one sentence's embedding to itself, beside copies of itself and
 beside long ones: 1 where a result does not depend on the rest of the batch. Bytes are those of all files that are
 needed to run it.
+
+The file always holds the rows so far. What is missing, fails or has no time left (``--seconds``) has a row with
+``absent`` and ``why``. Candidates that take long once they have begun are not interrupted, but for computekit's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +56,17 @@ OURS: tuple[tuple[str, str], ...] = (
     ("auto", "--backend auto"),
 )
 """Our candidates: a name, and the words of ``computekit quantize``."""
+OWN, PEERS = 0.5, 0.3
+"""Shares of a model's time: making computekit's candidates, and those of others; the rest is for timing them all."""
 
 
-def quantized(model: Path, target: Path, words: list[str]) -> int:
+def quantized(model: Path, target: Path, words: list[str], limit_s: float | None = None) -> int:
     """Run ``computekit quantize``; bytes of what it wrote. RuntimeError with its message if it fails."""
     command = [sys.executable, "-m", "computekit", "quantize", *words, str(model), "-o", str(target), "-q"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"left out for time: not done in {limit_s:.0f} s") from None
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["failed"])[-1])
     written = (
@@ -81,11 +90,14 @@ def of_computekit(field: Field, model: Path, subject: Subject, work: Path, data:
             words += ["--int8", "--race-seconds", "1"] if quick else []
             words += ["--race-without", "compile", "--race-without", "onnx"] if quick else []
         elif quick and name.startswith("compile"):
+            field.absent.append({"library": "computekit", "name": name, "why": "compiles, which --quick leaves out"})
+            continue
+        if field.is_late(library="computekit", name=name):
             continue
         target = work / f"ours-{len(subject.inputs[0])}-{number}" / model.name
         target.parent.mkdir()
         try:
-            size = quantized(model, target, words)
+            size = quantized(model, target, words, field.seconds_left())
             module, _, metadata = computekit.load_module(target)
             call = caller(embedder(module, subject))
             with torch.inference_mode():
@@ -105,13 +117,13 @@ def embedder(module: nn.Module, subject: Subject) -> Callable[..., Tensor]:
     return lambda ids, mask: torch.as_tensor(module(input_ids=ids, attention_mask=mask).last_hidden_state)
 
 
-def compare(field: Field, subject: Subject, rounds: int, clock: Callable[[], float]) -> list[dict[str, Any]]:
-    """One row per candidate; the first of the field is what all others are compared with."""
+def compare(field: Field, subject: Subject, rounds: int, clock: Callable[[], float]) -> Iterator[list[dict[str, Any]]]:
+    """One row per candidate, anew after each round; the first of the field is what all others are compared with."""
     alike, beside = companions(subject)
     outputs, alone, racing = [], [], []
     chance = random.Random(0)
-    with torch.inference_mode():
-        for candidate in field.candidates:
+    for candidate in field.candidates:
+        with torch.inference_mode():
             try:
                 candidate.call(*subject.inputs)
                 outputs.append(candidate.call(*subject.inputs).clone())
@@ -121,12 +133,22 @@ def compare(field: Field, subject: Subject, rounds: int, clock: Callable[[], flo
             except Exception as error:
                 line = (str(error).splitlines() or [""])[0][:160]
                 field.absent.append({"library": candidate.library, "name": candidate.name, "why": line})
-        times: list[list[float]] = [[] for _ in racing]
-        for _ in range(rounds):
-            for index in chance.sample(range(len(racing)), len(racing)):
+    times: list[list[float]] = [[] for _ in racing]
+    for number in range(rounds):
+        if number and field.is_late():
+            break
+        for index in chance.sample(range(len(racing)), len(racing)):
+            with torch.inference_mode():
                 start = clock()
                 racing[index].call(*subject.inputs)
                 times[index].append(clock() - start)
+        yield as_rows(racing, times, outputs, alone)
+
+
+def as_rows(
+    racing: list[Candidate], times: list[list[float]], outputs: list[Tensor], alone: list[float]
+) -> list[dict[str, Any]]:
+    """What is known of each candidate by the times so far."""
     rows = []
     for candidate, spent, output, itself in zip(racing, times, outputs, alone, strict=True):
         speedup = quantile_interval([base / own for base, own in zip(times[0], spent, strict=True)])
@@ -225,9 +247,30 @@ def accuracies(field: Field, data: str, batch: int, rows: list[dict[str, Any]]) 
                 row.update(metric="accuracy", value=(torch.cat(parts) == test.targets[:whole]).float().mean().item())
 
 
-def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
+class Rows:
+    """The rows so far, in the file that they are wanted in: a run that is ended leaves what it has."""
+
+    def __init__(self, path: Path | None, earlier: bool) -> None:
+        self.path = path
+        self.done: list[dict[str, Any]] = []
+        if path is not None and earlier:
+            self.done = json.loads(path.read_text(encoding="utf-8"))
+        self.write([])
+
+    def write(self, latest: list[dict[str, Any]]) -> None:
+        """All that is done, and the ``latest``, which the next call replaces."""
+        if self.path is not None:
+            files.write_text(self.path, json.dumps(self.done + latest, indent=2) + "\n")
+
+    def keep(self, rows: list[dict[str, Any]]) -> None:
+        self.done += rows
+        self.write([])
+
+
+def measure(arguments: argparse.Namespace, work: Path, rows: Rows) -> None:
     """Rows for both models at this process's number of threads."""
-    quick, rows = arguments.quick, []
+    quick = arguments.quick
+    end = time.monotonic() + (arguments.seconds or math.inf)
     clock = ("cpu", time.process_time) if torch.get_num_threads() == 1 else ("wall", time.perf_counter)
     jobs: list[tuple[str, Path, str, int]] = []
     if "encoder" in arguments.models:
@@ -236,21 +279,25 @@ def measure(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
         jobs += [("encoder", *found, batch) for batch in batches]
     if "cnn" in arguments.models:
         jobs.append(("cnn", *network(work, quick), arguments.batch or 100))
-    for kind, model, data, batch in jobs:
+    for number, (kind, model, data, batch) in enumerate(jobs):
         subject = of_encoder(model, data, batch) if kind == "encoder" else of_network(model, data, batch)
         size = saved_bytes(subject.module)
-        field = Field([Candidate("fp32 eager", "torch", caller(embedder(subject.module, subject)), size)])
-        field.gather(subject, compiling=not quick)
-        of_computekit(field, model, subject, work, data, quick)
-        found = compare(field, subject, 6 if quick else arguments.rounds, clock[1])
-        if kind == "cnn":
-            accuracies(field, data, batch, found)
         about = {"model": model.stem if kind == "cnn" else model.name, "kind": kind, "batch": batch,
                  "threads": torch.get_num_threads(), "clock": clock[0]}  # fmt: skip
+        field = Field([Candidate("fp32 eager", "torch", caller(embedder(subject.module, subject)), size)])
+        share = (end - time.monotonic()) / (len(jobs) - number)
+        field.deadline = time.monotonic() + OWN * share
+        of_computekit(field, model, subject, work, data, quick)
+        field.deadline += PEERS * share
+        field.gather(subject, compiling=not quick)
+        field.deadline += (1 - OWN - PEERS) * share
+        found = []
+        for found in compare(field, subject, 6 if quick else arguments.rounds, clock[1]):
+            rows.write([{**about, **row} for row in found])
+        if kind == "cnn":
+            accuracies(field, data, batch, found)
         show(about, found, field.absent)
-        rows += [{**about, **row} for row in found]
-        rows += [{**about, "absent": True, **entry} for entry in field.absent]
-    return rows
+        rows.keep([{**about, **row} for row in found] + [{**about, "absent": True, **row} for row in field.absent])
 
 
 def show(about: dict[str, Any], rows: list[dict[str, Any]], absent: list[dict[str, str]]) -> None:
@@ -276,36 +323,42 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="samples in a call; default: 32 and 1 (encoder), 100 (cnn)")
     parser.add_argument("--threads", help="only this many, or 'all'; default: 1 and all")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, help="leave out what has not begun by then; 240 with --quick")
     parser.add_argument(
         "--quick",
         action="store_true",
         help="batch 8, 6 rounds, 1 thread, nothing compiled, auto of int8 in torch and OpenVINO only",
     )
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--json", type=Path, help="write the rows here, after each round")
+    parser.add_argument("--append", action="store_true", help="and keep those that are there")
     arguments = parser.parse_args()
+    for name in ("encoder", "decoder"):
+        folder = getattr(arguments, name)
+        if folder is not None and not (folder / "config.json").is_file():
+            parser.error(
+                f"--{name} {folder}: no Hugging Face folder; requirements/testfiles.txt names packages with models"
+            )
+    if unknown := set(arguments.models.split(",")) - {"encoder", "cnn"}:
+        parser.error(f"--models: there is no {sorted(unknown)[0]!r}, only encoder and cnn")
+    if arguments.quick and arguments.seconds is None:
+        arguments.seconds = 240.0
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.threads is not None or arguments.quick:
-            every = os.cpu_count() or 1
-            torch.set_num_threads(every if arguments.threads == "all" else int(arguments.threads or 1))
-            rows = measure(arguments, Path(folder))
-        else:
-            for threads in dict.fromkeys((1, os.cpu_count() or 1)):
-                part = Path(folder, f"{threads}.json")
-                words = [word for word in sys.argv[1:] if not word.startswith("--json=")]
-                environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-                again = [*words, "--threads", str(threads), "--json", str(part)]
-                subprocess.run([sys.executable, __file__, *again], check=True, env=environment)
-                rows += json.loads(part.read_text(encoding="utf-8"))
-        decoder = Path(__file__).with_name("quantize_llm.py")
-        if arguments.decoder is not None and decoder.exists() and arguments.threads is None:
-            part = Path(folder, "decoder.json")
-            again = [str(arguments.decoder), "--json", str(part), *(["--quick"] if arguments.quick else [])]
-            subprocess.run([sys.executable, str(decoder), *again], check=True)
-            rows += json.loads(part.read_text(encoding="utf-8"))
-    if arguments.json:
-        files.write_text(arguments.json, json.dumps(rows, indent=2) + "\n")
+    rows = Rows(arguments.json, arguments.append)
+    to = [] if arguments.json is None else ["--append", "--json", str(arguments.json)]
+    if arguments.threads is not None or arguments.quick:
+        every = os.cpu_count() or 1
+        torch.set_num_threads(every if arguments.threads == "all" else int(arguments.threads or 1))
+        with tempfile.TemporaryDirectory() as work:
+            measure(arguments, Path(work), rows)
+    else:
+        for threads in dict.fromkeys((1, os.cpu_count() or 1)):
+            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+            command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(threads), *to]
+            subprocess.run(command, check=True, env=environment)
+    if arguments.decoder is not None and arguments.threads is None:
+        script = Path(__file__).with_name("quantize_llm.py")
+        quick = ["--quick"] if arguments.quick else []
+        subprocess.run([sys.executable, str(script), str(arguments.decoder), *quick, *to], check=True)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import random
-import sys
 import tempfile
 import time
 import warnings
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quantize import quantized
+from quantize import Rows, quantized
 from quantize_peers import saved_bytes
 from torch import Tensor, nn
 
@@ -59,25 +57,29 @@ class Candidate:
     times: dict[str, list[float]] = field(default_factory=lambda: {"prefill": [], "decode": []})
 
 
-def ours(folder: Path, work: Path, quick: bool) -> list[Candidate]:
+Absent = list[dict[str, Any]]
+"""Who does not take part: library, name and why."""
+
+
+def ours(folder: Path, work: Path, quick: bool, absent: Absent) -> list[Candidate]:
     found = []
     for i, (name, words) in enumerate(OURS[:1] if quick else OURS):
         target = work / f"ours{i}"
         try:
             size = quantized(folder, target, words.split())
         except RuntimeError as error:
-            print(f"not in it: computekit {name}: {error}", file=sys.stderr)
+            absent.append({"library": "computekit", "name": name, "why": str(error)})
             continue
         found.append(Candidate(name, "computekit", computekit.load_module(target)[0], size))
     return found
 
 
-def torchao(plain: nn.Module) -> list[Candidate]:
-    """The library's candidates; those that it cannot make here are named on standard error."""
+def torchao(plain: nn.Module, absent: Absent) -> list[Candidate]:
+    """The library's candidates."""
     try:
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
     except ImportError:
-        print("not in it: torchao: not installed", file=sys.stderr)
+        absent.append({"library": "torchao", "why": "not installed"})
         return []
     makers: list[tuple[str, Callable[[], Any], bool]] = [
         ("int8 weights", Int8WeightOnlyConfig, False),
@@ -90,14 +92,14 @@ def torchao(plain: nn.Module) -> list[Candidate]:
 
         makers.append(("int4 prototype, bf16 around", lambda: PrototypeInt4WeightOnlyConfig(group_size=32), True))
     except ImportError as error:
-        print(f"not in it: torchao int4 prototype: {error}", file=sys.stderr)
+        absent.append({"library": "torchao", "name": "int4 prototype", "why": str(error)})
     found = []
     for name, make, half in makers:
         module = copy.deepcopy(plain)
         try:
             quantize_(module.bfloat16() if half else module, make())
         except Exception as error:  # a prototype may fail in any way
-            print(f"not in it: torchao {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            absent.append({"library": "torchao", "name": name, "why": f"{type(error).__name__}: {error}"})
             continue
         found.append(Candidate(name, "torchao", module, saved_bytes(module)))
     return found
@@ -154,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="3 rounds, 3 windows, one candidate of computekit's")
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--append", action="store_true", help="and keep those that are there")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # transformers renames past_key_values
     torch.manual_seed(0)
@@ -165,12 +168,13 @@ def main() -> None:
     test = computekit.Split(test.inputs[chosen], test.targets[chosen])
     plain = computekit.load_module(arguments.decoder)[0]
     size = files.size_bytes(arguments.decoder / "model.safetensors")
+    absent: Absent = []
     with tempfile.TemporaryDirectory() as work:
         racing = [
             Candidate("fp32", "torch", plain, size),
             Candidate("bf16", "torch", copy.deepcopy(plain).bfloat16(), size // 2),
-            *ours(arguments.decoder, Path(work), arguments.quick),
-            *([] if arguments.quick else torchao(plain)),
+            *ours(arguments.decoder, Path(work), arguments.quick, absent),
+            *([] if arguments.quick else torchao(plain, absent)),
         ]
         rows = compare(racing, test, 3 if arguments.quick else arguments.rounds, clock[1])
     about = {"model": arguments.decoder.name, "batch": 1, "tokens": CONTEXT, "threads": arguments.threads,
@@ -181,8 +185,10 @@ def main() -> None:
             f"{row['phase']:8} {row['library']:12} {row['name']:28} {row['speedup']:5.2f}x [{low:.2f}, {high:.2f}]  "
             f"bytes {row['bytes_ratio']:.3f}  perplexity {row['value']:.3f} (x{row['perplexity_ratio']:.4f})"
         )
-    if arguments.json:
-        files.write_text(arguments.json, json.dumps([{**about, **row} for row in rows], indent=2) + "\n")
+    for entry in absent:
+        print(f"not in it: {entry['library']} {entry.get('name', '')}: {entry['why']}")
+    rows += [{"absent": True, **entry} for entry in absent]
+    Rows(arguments.json, arguments.append).keep([{**about, **row} for row in rows])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import io
 import logging
+import math
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -288,10 +290,22 @@ MAKERS: dict[str, Callable[[Subject, bool], Iterator[Candidate]]] = {
 
 @dataclass
 class Field:
-    """Who takes part, and who does not and why."""
+    """Who takes part, and who does not and why. After ``deadline`` (of time.monotonic) nothing more is begun."""
 
     candidates: list[Candidate] = field(default_factory=list)
     absent: list[dict[str, str]] = field(default_factory=list)
+    deadline: float = math.inf
+
+    def seconds_left(self) -> float | None:
+        """Until the deadline, at least one; None without a deadline."""
+        return None if math.isinf(self.deadline) else max(1.0, self.deadline - time.monotonic())
+
+    def is_late(self, **left_out: str) -> bool:
+        """Whether the deadline is over; then what is ``left_out`` (library, name) is named as absent."""
+        late = time.monotonic() > self.deadline
+        if late and left_out:
+            self.absent.append({**left_out, "why": "left out for time"})
+        return late
 
     def gather(self, subject: Subject, compiling: bool) -> None:
         """Make all candidates of other libraries; without ``compiling`` those that torch.compile makes are left out."""
@@ -301,6 +315,8 @@ class Field:
                 continue
             if library == "torch.ao FX" and subject.tokens:
                 continue  # FX does not trace transformers' models
+            if self.is_late(library=library):
+                continue
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
