@@ -36,6 +36,10 @@ def computekit_steps() -> list[computekit.Step]:
 @implements(hookspecs.computekit_columns)
 def computekit_columns() -> list[computekit.Column]:
     return [
+        computekit.Column("teacher_accuracy", "accuracy of teacher", "%", 0.01, 4, "higher", detail=True, order=45),
+        computekit.Column("control_accuracy", "accuracy of control", "%", 0.01, 4, "higher", detail=True, order=45),
+        computekit.Column("teacher_perplexity", "perplexity of teacher", "", 1.0, 4, "lower", detail=True, order=46),
+        computekit.Column("control_perplexity", "perplexity of control", "", 1.0, 4, "lower", detail=True, order=46),
         computekit.Column("accuracy_difference_to_control", "gain over control", "points", 0.01, 2, "higher", order=45),
         computekit.Column("perplexity_ratio_to_control", "perplexity / control", "", 1.0, 3, "lower", order=46),
     ]

@@ -82,6 +82,7 @@ def test_the_student_the_control_and_the_record(teacher: str) -> None:
     words = "--student mlp --student-args hidden=8,depth=1 --epochs 2"
     result = _run(f"distill {teacher} {words} --control")
     assert result.exit_code == 0, result.output
+    assert "accuracy of teacher" in result.output and "accuracy of control" in result.output
     _, arch, metadata = computekit.load_module("teacher-distilled.pt")
     assert arch.args["hidden"] == 8 and metadata["data"] == "digits"
     record = records.load("teacher-distilled.pt.record.json")

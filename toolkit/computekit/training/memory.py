@@ -27,7 +27,7 @@ class OutOfMemory(ComputekitError):
         parts = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in self.parts.items())
         return (
             f"out of memory on {self.device} with {self.batch} samples at a time ({parts}); "
-            f"try --accumulate 2 or more, --recompute, --precision bf16 or a smaller --batch-size"
+            "try a smaller --batch-size or --precision bf16; train can also --accumulate and --recompute"
         )
 
 
