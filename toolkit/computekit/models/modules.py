@@ -269,7 +269,7 @@ def _compute_in(module: nn.Module, dtype: str, source: ModelFile) -> None:
         return tuple(map(cast, args)), {key: cast(value) for key, value in kwargs.items()}
 
     # module.to(wanted) would take weights in float8, which are storage, for floats to compute in
-    module._apply(lambda t: t.to(wanted) if t.is_floating_point() and t.dtype.itemsize > 1 else t)
+    module._apply(lambda t: t.to(wanted) if t.is_floating_point() and t.dtype.itemsize > 1 else t)  # type: ignore[no-untyped-call]
     module.register_forward_pre_hook(before, with_kwargs=True)
 
 
