@@ -201,6 +201,8 @@ def _put_dimensions(put: Putter, dims: Transformer, tokens: int) -> None:
 def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     from computekit import flops
 
+    from . import experts
+
     asked = subject.tokens
     try:
         cost = counted(subject)
@@ -217,6 +219,13 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         where += f"; of {subject.tokens} tokens"
         tell(run, f"a sample of {subject.tokens} tokens was counted, for {asked} take more than {MOST_OPERATORS:,} "
                   "operators")  # fmt: skip
+    every, chosen = subject.experts
+    if every > chosen > 0 and subject.tokens:
+        whole = cost.forward
+        if routed := experts.routed(cost, subject.module, every, chosen, subject.tokens):
+            cost = routed
+            tell(run, f"the code runs all {every} experts for each token, {whole:,} FLOP forward; counted are the "
+                      f"{chosen} that count")  # fmt: skip
     if subject.dims is not None and subject.dims.experts:
         put("active_parameters", subject.dims.active_parameters, "")
     put("forward_flops", cost.forward, "FLOP", where)

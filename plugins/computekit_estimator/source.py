@@ -16,7 +16,7 @@ from unittest import mock
 import computekit
 from computekit import ComputekitError, FileProblem
 
-from . import transformer
+from . import experts, transformer
 from .transformer import Transformer
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Subject:
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
     puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``image`` is
     what the image tower of a model of text and images may take, where its text runs alone: one, or a batch of one.
+    ``experts`` are those of a layer, and of a token.
     """
 
     label: str
@@ -60,6 +61,7 @@ class Subject:
     rebuild: Callable[[], nn.Module] | None = None
     shorten: Callable[[int], None] | None = None
     how: str = ""
+    experts: tuple[int, int] = (0, 0)
     image: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -199,6 +201,7 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
         subject.weight_bytes = sum(p.nbytes for p in module.parameters())
     if subject.dims is not None and subject.dims.experts:
         module = module.to(torch.bfloat16)  # products over groups of experts exist in bf16 only
+    subject.experts = experts.of_config(hf)
     if subject.parameters <= _REBUILDABLE:
         subject.rebuild = build
     subject.module, subject.inputs = module, ()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from computekit import ComputekitError
-from computekit_estimator import count, source, transformer
+from computekit_estimator import count, experts, source, transformer
 
 pytest.importorskip("transformers")
 
@@ -66,7 +66,7 @@ def test_models_of_video_get_a_clip(tmp_path, kind):
         image_size=32, patch_size=16, num_frames=4,
     )  # fmt: skip
     assert tuple(subject.kwargs["pixel_values"].shape) == (1, 4, 3, 32, 32)
-    assert cost.forward > 0
+    assert cost.forward > 0 and cost.ran_on == "meta"
 
 
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
@@ -82,3 +82,20 @@ def test_layers_of_different_widths_have_no_transformer_dimensions():
     with pytest.raises(ComputekitError, match="its layers differ in width"):
         transformer.from_config({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
                                  "intermediate_size": [128, 256]})  # fmt: skip
+
+
+def test_experts_that_the_code_runs_needlessly_are_left_out(tmp_path):
+    """Llama 4 runs all experts for each token and weighs all but one with zero."""
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+             "head_dim": 16, "intermediate_size": 64, "intermediate_size_mlp": 64, "vocab_size": 96,
+             "num_local_experts": 4, "num_experts_per_tok": 1, "max_position_embeddings": 48}  # fmt: skip
+    subject, cost = counted(tmp_path, model_type="llama4_text", **small)
+    tokens, expert = 48, 3 * 32 * 64
+    layer = 4 * 32 * 32 + 32 * 4 + expert  # attention, router, shared expert
+    attention = 4 * tokens * tokens * 32
+    assert subject.experts == (4, 1)
+    assert cost.forward == 2 * (2 * tokens * (layer + 4 * expert) + attention)
+    routed = experts.routed(cost, subject.module, 4, 1, tokens)
+    assert routed.forward == 2 * (2 * tokens * (layer + expert) + attention)
+    assert routed.backward == cost.backward - 2 * 2 * (2 * tokens * 3 * expert)
+    assert experts.routed(routed, subject.module, 8, 1, tokens) is None
