@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -268,3 +269,17 @@ def test_a_folder_that_is_no_model_is_never_replaced(names: list[str], tmp_path:
     with pytest.raises(FileProblem, match="holds more than a model"), files.atomic(target) as temporary:
         temporary.mkdir()
     assert sorted(file.name for file in target.iterdir()) == sorted(names)
+
+
+def test_the_companions_of_an_index_are_replaced_with_its_shards(tmp_path: Path) -> None:
+    index = tmp_path / "m.safetensors.index.json"
+    for version, owned in (("1", set()), ("2", {"m.onnx"}), ("3", {"m.onnx"})):
+        with files.atomic(index, owned) as temporary:
+            temporary.with_name(f"m-{version}.safetensors").write_text(version)
+            temporary.write_text(json.dumps({"weight_map": {"a": f"m-{version}.safetensors"}}))
+            if version != "3":
+                temporary.with_name("m.onnx").write_text(version)
+        left = {"m.onnx"} if version != "3" else set()
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {index.name, f"m-{version}.safetensors", *left}
+    assert (tmp_path / "m-3.safetensors").read_text() == "3"

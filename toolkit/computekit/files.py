@@ -50,10 +50,10 @@ def atomic(target: str | Path, companions: Collection[str] | None = None) -> Ite
             hidden.mkdir()
         yield temporary
         sync(temporary)
-        if is_index(target):
+        if companions is not None:
+            _replace_with_companions(temporary, target, companions)
+        elif is_index(target):
             _replace_index(temporary, target)
-        elif apart:
-            _replace_with_companions(temporary, target, companions or ())
         elif temporary.is_dir() and target.is_dir():
             _replace_folder(temporary, target)
         else:
@@ -224,11 +224,13 @@ def companions_before(target: Path, name: str) -> list[Path]:
 def _replace_with_companions(new: Path, old: Path, owned: Collection[str]) -> None:
     """Move a file and all that lies beside it to where ``old`` is; the file itself, whose renaming decides, comes last.
 
-    The old companions are kept until then, and put back if anything fails.
+    The old companions, and the shards of an index, are kept until then, and put back if anything fails.
     """
     beside = [path for path in sorted(new.parent.iterdir()) if path != new]
     names = {path.name for path in beside}
-    check_companions(old, sorted(names), owned)
+    shards = _shards(new) if is_index(new) else []
+    check_companions(old, sorted(names - {shard.name for shard in shards}), owned)
+    owned = {*owned, *(shard.name for shard in _shards(old) if is_index(old))}
     before = new.parent / _BEFORE
     before.mkdir()
     for name in owned:
