@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -198,6 +199,9 @@ def run() -> NoReturn:
     What plugins print at exit goes to standard error, and a thread that one left running when it was imported is not
     waited for.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names in files may hold what the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     try:
         main(prog_name="computekit")
     except SystemExit as end:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +115,11 @@ def test_zero_points_that_do_not_fit_are_damage(tmp_path: Path) -> None:
     torch.save({**stored, "w_zero_point": torch.zeros(2, 1, dtype=torch.int32)}, tmp_path / "a.pt")
     result = CliRunner().invoke(cli.main, ["inspect", str(tmp_path / "a.pt")])
     assert result.exit_code == 1 and "zero points of 'w' have shape [2, 1] where [1, 1] belongs" in result.output
+
+
+def test_text_that_the_terminal_lacks_is_escaped(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2, 2), "\ud800": 3, "ü": 4, "名": 5}, tmp_path / "a.pt")
+    words = [sys.executable, "-c", "from computekit.cli import run; run()", "inspect", str(tmp_path / "a.pt")]
+    done = subprocess.run(words, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, check=False)
+    assert done.returncode == 0 and b"\\ud800: 3" in done.stdout, done.stderr
+    assert "ü: 4".encode("latin-1") in done.stdout and b"\\u540d: 5" in done.stdout
