@@ -228,14 +228,14 @@ def _replace_with_companions(new: Path, old: Path, owned: Collection[str]) -> No
     """
     beside = [path for path in sorted(new.parent.iterdir()) if path != new]
     names = {path.name for path in beside}
-    shards = _shards(new) if is_index(new) else []
-    check_companions(old, sorted(names - {shard.name for shard in shards}), owned)
-    owned = {*owned, *(shard.name for shard in _shards(old) if is_index(old))}
-    before = new.parent / _BEFORE
-    before.mkdir()
+    shards, before = ({p.name for p in _shards(index)} if is_index(index) else set() for index in (new, old))
+    check_companions(old, sorted(names - shards), owned)
+    owned = {*owned, *before}
+    kept = new.parent / _BEFORE
+    kept.mkdir()
     for name in owned:
         if old.with_name(name).is_file():
-            _second_name(old.with_name(name), before / name)
+            _second_name(old.with_name(name), kept / name)
     try:
         for companion in beside:
             sync(companion)
@@ -244,8 +244,8 @@ def _replace_with_companions(new: Path, old: Path, owned: Collection[str]) -> No
         new.replace(old)
     except BaseException:
         for name in names:
-            if (before / name).exists():
-                (before / name).replace(old.with_name(name))
+            if (kept / name).exists():
+                (kept / name).replace(old.with_name(name))
             elif not (new.parent / name).exists():
                 old.with_name(name).unlink()
         raise
