@@ -75,6 +75,8 @@ def make(backend: Backend, request: Request, calibrated: bool) -> Candidate:
     """The candidate that a request names; raises ComputekitError if the backend cannot do that."""
     if backend.export is None:
         return Candidate(backend, request, request.treatment.activations)
+    if request.rest and 16 not in backend.bits:
+        raise ComputekitError(f"--backend {backend.name} computes in float32 around its layers: leave --rest away")
     # the program computes as it says; the file beside it keeps weights that anybody can read
     stored = replace(request, activations="float")
     return Candidate(backend, stored, backend.way(request.activations, stored.treatment.scheme.bits, calibrated))

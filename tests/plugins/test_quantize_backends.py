@@ -106,13 +106,24 @@ def test_the_race_keeps_what_computes_the_same_and_tells_of_the_others(model: Pa
     assert torch.cosine_similarity(module(inputs()).float(), computekit.load_module(model)[0](inputs())).min() > 0.99
 
 
-@pytest.mark.parametrize(("backend", "packages"), [("onnx", "onnxruntime"), ("openvino", "nncf")])
+def test_a_backend_of_8_bits_alone_does_not_take_rest(model: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    words = ["quantize", "--int8", "--backend", "onnx", "--rest", "bf16", "model.pt"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert "--backend onnx computes in float32 around its layers: leave --rest away" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["model.pt"]
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("backend", "packages", "data"),
     [
-        [],
-        ["--calibration", "digits", "--calibration-samples", "16"],
-        ["--calibration", "digits", "--activations", "static", "--rest", "bf16"],
+        ("onnx", "onnxruntime", []),
+        ("onnx", "onnxruntime", ["--calibration", "digits", "--calibration-samples", "16"]),
+        ("onnx", "onnxruntime", ["--calibration", "digits", "--activations", "static"]),
+        ("openvino", "nncf", []),
+        ("openvino", "nncf", ["--calibration", "digits", "--calibration-samples", "16"]),
+        ("openvino", "nncf", ["--calibration", "digits", "--activations", "static", "--rest", "bf16"]),
     ],
 )
 def test_exported_programs_compute_the_same_for_any_batch(

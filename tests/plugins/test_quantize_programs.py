@@ -192,6 +192,15 @@ def test_a_copy_of_a_model_file_does_not_own_the_program(model: Path) -> None:
     assert factor() == 2.0
 
 
+def test_a_converted_file_does_not_name_the_program(model: Path) -> None:
+    quantize(*SCALING)
+    done = CliRunner().invoke(main, ["convert", "out.pt", "other.pt"])
+    assert done.exit_code == 0, done.stderr
+    assert "out.factor runs out.pt and is not converted" in done.stderr
+    assert "runtime" not in computekit.open_model("other.pt").metadata["compression"]
+    computekit.load_module("other.pt")
+
+
 def test_a_program_that_was_changed_by_hand_stays(model: Path) -> None:
     quantize(*SCALING)
     Path("out.factor").write_text("by hand")

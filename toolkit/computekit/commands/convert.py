@@ -56,7 +56,7 @@ def convert(
     """
     run.input(model)  # hashed from now on, while torch is imported
     from .. import files
-    from ..models import gguf_decoder, open_model
+    from ..models import gguf_decoder, open_model, program_files
     from ..models.conversion import DTYPES, Conversion, convert, kind_of
     from ..models.float_view import FloatView
     from ..models.huggingface import read_config
@@ -74,6 +74,8 @@ def convert(
         config=read_config(config) if config else {},
     )
     source = open_model(model, trust_pickle=trust_pickle)
+    if program := program_files.listed(source):
+        run.say(f"{', '.join(program)} runs {model.name} and is not converted: the new file is run by its own code")
     kind = kind_of(wanted, folder=bool(config) or source.format == "folder" or gguf_decoder.runs(source))
     if kind.name == "folder" and not config and gguf_decoder.runs(source):
         source = gguf_decoder.GgufDecoder(source)

@@ -12,7 +12,7 @@ import torch
 from .. import host
 from ..contracts import ModelFormat
 from ..errors import ComputekitError, FileProblem
-from . import layout, raw
+from . import layout, program_files, raw
 from .base import ModelFile, TensorInfo, Writer
 from .formats import rewrite
 from .huggingface import Folder, FolderWriter
@@ -67,7 +67,7 @@ def convert(source: ModelFile, target: Path, kind: ModelFormat, how: Conversion)
             return [(names[info.name], _cast(source, info, how.dtype))]
         return None if names[info.name] == info.name else [(names[info.name], load())]
 
-    metadata = {} if how.bare else source.metadata
+    metadata = {} if how.bare else program_files.without(source)
     rewrite(source, target, transform, metadata, _writer(source, target, kind, how), names)
 
 

@@ -6,6 +6,7 @@ The metadata of the model file lists them with their hashes: ``compression: {"ru
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from .. import files
 from ..errors import ComputekitError
@@ -20,6 +21,14 @@ def listed(source: ModelFile) -> dict[str, str] | None:
         return None
     names_only = isinstance(found, dict) and all(Path(str(name)).name == name for name in found)
     return found if names_only else None
+
+
+def without(source: ModelFile) -> dict[str, Any]:
+    """The metadata of a model file without its program, which a copy of the weights elsewhere does not have."""
+    if listed(source) is None:
+        return source.metadata
+    compression = {key: value for key, value in source.metadata["compression"].items() if key != "runtime"}
+    return source.metadata | {"compression": compression}
 
 
 def beside(source: ModelFile, name: str) -> Path:
