@@ -242,6 +242,8 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         put("six_nd_flops", 6 * active * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
     put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
+    if subject.image_note:
+        tell(run, subject.image_note)
     for gap in cost.unknown:
         tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
     for text in _idle(cost, subject.parameters or 0):
@@ -320,7 +322,7 @@ def _counted(subject: Subject, most: int) -> FlopCount:
     """
     from computekit import flops
 
-    from . import source
+    from . import image_text, source
 
     assert subject.module is not None and subject.inputs is not None
     ways: list[tuple[Callable[[], Any], Any]] = [
@@ -338,7 +340,11 @@ def _counted(subject: Subject, most: int) -> FlopCount:
                 with source.one_sequence():
                     module = make()
                     cost = flops.count(module, subject.inputs, kwargs, backward=backward, max_operators=most)
-                    return cost if "pixel_values" in kwargs else _with_image(cost, module, subject)
+                    if "pixel_values" not in kwargs:
+                        return image_text.joined(cost, module, subject)
+                    if subject.tokens is not None:
+                        subject.image_note = f"one image of {image_text.size(kwargs)} is counted with the text"
+                    return cost
             except flops.TooManyOperators:
                 raise
             except flops.CountFailed as error:
@@ -347,16 +353,6 @@ def _counted(subject: Subject, most: int) -> FlopCount:
         logging.disable(logging.NOTSET)
     assert first is not None
     raise first
-
-
-def _with_image(cost: FlopCount, module: Any, subject: Subject) -> FlopCount:
-    """The count of a text with that of one image, whose tokens are among the text's."""
-    from computekit import flops
-
-    for image in subject.image:
-        with contextlib.suppress(flops.CountFailed):
-            return cost.joined(flops.count(module, (), image, method="get_image_features"))
-    return cost
 
 
 def _in_bf16(subject: Subject) -> Callable[[], Any]:

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from computekit.models import ArchRef
 
 
-_TOKENS = 2048
+TOKENS = 2048
 """Tokens of the sample that is counted, where neither the user nor the model sets fewer."""
-_SAMPLES = 16_000
-"""Samples of a waveform: one second."""
 _ALIKE = 0.05
 """How far the parameters by dimensions may be from those of the built model; beyond it the layers are others."""
 _REBUILDABLE = 500_000_000
@@ -42,9 +40,9 @@ class Subject:
 
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
-    puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``image`` is
-    what the image tower of a model of text and images may take, where its text runs alone: one, or a batch of one.
-    ``experts`` are those of a layer, and of a token.
+    puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``images``
+    are the forms of the image that the tower of a model of text and images may take, where its text runs alone, and
+    ``image_note`` says what became of it. ``experts`` are those of a layer, and of a token.
     """
 
     label: str
@@ -62,7 +60,8 @@ class Subject:
     shorten: Callable[[int], None] | None = None
     how: str = ""
     experts: tuple[int, int] = (0, 0)
-    image: tuple[Mapping[str, Any], ...] = ()
+    images: Sequence[Mapping[str, Any]] = ()
+    image_note: str = ""
 
 
 def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
@@ -176,7 +175,7 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
             subject.why_no_flops = subject.why_no_flops or str(error)
     if subject.module is None and subject.dims is not None:
         subject.parameters = subject.parameters or subject.dims.parameters
-        subject.tokens = shape[-1] if shape else min(subject.dims.seq, _TOKENS)
+        subject.tokens = shape[-1] if shape else min(subject.dims.seq, TOKENS)
         subject.dims = replace(subject.dims, seq=subject.tokens)
     if subject.module is None and subject.dims is None:
         raise FileProblem(file, f"cannot be estimated ({subject.why_no_flops})", "pip install 'computekit[hf]'")
@@ -205,11 +204,7 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
     if subject.parameters <= _REBUILDABLE:
         subject.rebuild = build
     subject.module, subject.inputs = module, ()
-    subject.kwargs, subject.tokens = _config_inputs(module, hf, shape)
-    subject.all_kwargs = _all_inputs(module, hf, subject.kwargs)
-    if "input_ids" in subject.kwargs and hasattr(module, "get_image_features"):
-        pixels = torch.zeros(_image(hf))
-        subject.image = ({"pixel_values": pixels}, {"pixel_values": pixels[:, None]})
+    _give_sample(subject, hf, shape)
     if subject.tokens is not None:
         subject.shorten = lambda tokens: _shorten(subject, hf, tokens)
     odd = subject.dims is not None and abs(subject.dims.parameters / subject.parameters - 1) > _ALIKE
@@ -219,10 +214,24 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
         subject.dims = replace(subject.dims, seq=subject.tokens)
 
 
+def _give_sample(subject: Subject, hf: Any, shape: tuple[int, ...] | None) -> None:
+    """Give ``subject`` a sample of this shape of the main input, or of the length that the config says."""
+    from . import samples
+
+    module: Any = subject.module
+    subject.kwargs, subject.tokens = samples.main_inputs(module, hf, shape)
+    subject.all_kwargs = samples.all_inputs(module, hf, subject.kwargs)
+    if "input_ids" not in subject.kwargs or "pixel_values" not in subject.all_kwargs:
+        return
+    if hasattr(module, "get_image_features"):
+        subject.images = samples.images(hf, inspect.signature(module.get_image_features).parameters)
+    else:  # the image is part of the same pass, where it is not in the place of text
+        subject.kwargs, subject.all_kwargs = subject.all_kwargs, subject.kwargs
+
+
 def _shorten(subject: Subject, hf: Any, tokens: int) -> None:
     """Give ``subject`` a sample of ``tokens`` tokens."""
-    subject.kwargs, subject.tokens = _config_inputs(subject.module, hf, (1, tokens))
-    subject.all_kwargs = _all_inputs(subject.module, hf, subject.kwargs)
+    _give_sample(subject, hf, (1, tokens))
     if subject.dims is not None:
         subject.dims = replace(subject.dims, seq=tokens)
 
@@ -245,30 +254,6 @@ def _model_class(config: dict[str, Any]) -> Any:
     return own or AutoModelForCausalLM.from_config
 
 
-def _config_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[dict[str, Any], int | None]:
-    """Keyword arguments of one forward call of a transformers model, and how many tokens they hold."""
-    import torch
-
-    name = getattr(module, "main_input_name", "input_ids")
-    if name == "pixel_values":
-        return {name: torch.zeros(shape or _image(hf))}, None
-    tokens = shape[-1] if shape else _length(hf)
-    written = min(tokens, getattr(hf, "max_target_positions", None) or tokens)
-    decoder = {"decoder_input_ids": torch.zeros((1, written), dtype=torch.long)} if hf.is_encoder_decoder else {}
-    if name == "input_features":
-        return {name: torch.zeros(shape or _features(hf)), **decoder}, None
-    if name == "input_values":
-        return {name: torch.zeros(shape or (1, _SAMPLES)), **decoder}, None
-    if name == "past_values":
-        return {name: torch.zeros(shape or (1, hf.context_length, hf.num_input_channels))}, None
-    if name == "inputs":  # Perceiver reads vectors
-        return {name: torch.zeros(shape or (1, tokens, hf.d_model))}, tokens
-    given: dict[str, Any] = {name: torch.zeros(shape or (1, tokens), dtype=torch.long), **decoder}
-    if "use_cache" in inspect.signature(module.forward).parameters:
-        given["use_cache"] = False
-    return given, tokens
-
-
 @contextlib.contextmanager
 def one_sequence() -> Iterator[None]:
     """Spare transformers' masks their look at the values: the sample is one sequence, without padding."""
@@ -288,54 +273,3 @@ def one_sequence() -> Iterator[None]:
             if hasattr(owner, name):  # the names are private
                 stack.enter_context(mock.patch.object(owner, name, return_value=answer))
         yield
-
-
-def _all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """``given`` and whatever else the model's forward takes of text, image and sound: for models of several kinds."""
-    import torch
-
-    ids = given.get("input_ids", torch.zeros((1, _length(hf)), dtype=torch.long))
-    takes = inspect.signature(module.forward).parameters
-    makers: dict[str, Callable[[], Any]] = {
-        "input_ids": lambda: ids,
-        "pixel_values": lambda: torch.zeros(_image(hf)),
-        "input_features": lambda: torch.zeros(_features(getattr(hf, "audio_config", None) or hf)),
-        "input_values": lambda: torch.zeros(_sound(hf)),
-    }
-    rest = {name: value for name, value in given.items() if name != "input_values"}
-    return {**{name: make() for name, make in makers.items() if name in takes}, **rest}
-
-
-def _length(hf: Any) -> int:
-    """Tokens of a sample: what the model's positions allow, up to a limit."""
-    text = getattr(hf, "text_config", None) or hf
-    most = getattr(text, "max_position_embeddings", None)
-    return min(most, _TOKENS) if isinstance(most, int) and most > 0 else _TOKENS
-
-
-def _image(hf: Any) -> tuple[int, ...]:
-    """One image, or the frames of one clip, of the size that the config or the part of it for images says."""
-    vision = getattr(hf, "vision_config", None)
-    parts = [hf, vision, getattr(hf, "backbone_config", None), getattr(vision, "backbone_config", None)]
-    sized = next((part for part in parts if getattr(part, "image_size", None)), hf)
-    size = getattr(sized, "image_size", None) or 224
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    image = (getattr(sized, "num_channels", None) or 3, height, width)
-    frames = getattr(sized, "num_frames", None)
-    return (1, frames, *image) if frames else (1, *image)
-
-
-def _sound(hf: Any) -> tuple[int, ...]:
-    """A waveform, with its channels where the config has them, or the spectrogram that some call input values."""
-    if getattr(hf, "num_mel_bins", None) and getattr(hf, "max_length", None):
-        return (1, hf.max_length, hf.num_mel_bins)
-    channels = getattr(hf, "audio_channels", None)
-    return (1, channels, _SAMPLES) if channels else (1, _SAMPLES)
-
-
-def _features(hf: Any) -> tuple[int, ...]:
-    """A mel spectrogram: bins before frames in Whisper's kind, after them in others."""
-    bins = getattr(hf, "num_mel_bins", None) or getattr(hf, "input_feat_per_channel", None) or 80
-    if hasattr(hf, "max_source_positions") and hasattr(hf, "num_mel_bins"):
-        return (1, bins, 2 * hf.max_source_positions)
-    return (1, 1000, bins)

@@ -69,13 +69,58 @@ def test_models_of_video_get_a_clip(tmp_path, kind):
     assert cost.forward > 0 and cost.ran_on == "meta"
 
 
+QWEN = {"text_config": {**TEXT, "model_type": "qwen2_vl_text", "num_key_value_heads": 2,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+        "vision_config": {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32}}  # fmt: skip
+
+
+def test_images_of_any_size_come_as_rows_of_patches(tmp_path):
+    """The size of their grid is a value that no weight is needed for."""
+    subject, cost = counted(tmp_path, model_type="qwen2_vl", **QWEN)
+    patches, width, tokens = (224 // 14) ** 2, 32, 48
+    block = 2 * patches * 12 * width * width + 4 * patches * patches * width
+    merger = 2 * (patches // 4) * (128 * 128 + 128 * 32)
+    text = 2 * tokens * (4 * width * width + 3 * width * 64) + 4 * tokens * tokens * width
+    assert cost.forward == 2 * patches * 3 * 2 * 14 * 14 * width + block + merger + text
+    assert not cost.idle and cost.ran_on == "meta"
+    assert subject.image_note == "one image of 256 patches is counted with the text: 64 image tokens among 48"
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        ({"model_type": "idefics3", "scale_factor": 2, "vision_config": {"image_size": 40, "patch_size": 14,
+          "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}},
+         "one image of 56 x 56 pixels is counted with the text: 4 image tokens among 48"),
+        ({"model_type": "llava_next", "vision_config": VISION, "image_grid_pinpoints": [[28, 56], [56, 28]]},
+         "one image of 28 x 28 pixels is counted with the text: 10 image tokens among 48"),
+    ],
+)  # fmt: skip
+def test_images_that_are_cut_or_padded(tmp_path, config, note):
+    subject, cost = counted(tmp_path, text_config=TEXT, **config)
+    assert subject.image_note == note and not cost.idle
+
+
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
-    _, cost = counted(
-        tmp_path, model_type="qwen2_vl", text_config={**TEXT, "model_type": "qwen2_vl_text", "num_key_value_heads": 2,
-                     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
-        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32},
+    """More tokens of an image than it has patches: no image goes with the text."""
+    vision = {**VISION, "model_type": "siglip_vision_model"}
+    subject, cost = counted(tmp_path, model_type="gemma3", mm_tokens_per_image=16, vision_config=vision,
+                            text_config={**TEXT, "model_type": "gemma3_text", "head_dim": 16})  # fmt: skip
+    assert subject.image_note.startswith("the text alone is counted; its image: the model does not run")
+    assert any(line.startswith("not run by this sample: vision_tower, ") for line in count._idle(cost, 1))
+
+
+def test_images_that_attention_reads_are_part_of_the_pass(tmp_path):
+    subject, cost = counted(
+        tmp_path, model_type="mllama",
+        text_config={**TEXT, "model_type": "mllama_text_model", "num_key_value_heads": 2, "num_hidden_layers": 2,
+                     "cross_attention_layers": [1], "vocab_size": 96, "pad_token_id": 0},
+        vision_config={"hidden_size": 32, "num_hidden_layers": 1, "num_global_layers": 1, "attention_heads": 2,
+                       "intermediate_size": 64, "image_size": 28, "patch_size": 14, "max_num_tiles": 4,
+                       "vision_output_dim": 64, "intermediate_layers_indices": [0]},
     )  # fmt: skip
-    assert any(line.startswith("not run by this sample: visual, ") for line in count._idle(cost, 1))
+    assert not cost.idle
+    assert subject.image_note == "one image of 28 x 28 pixels is counted with the text"
 
 
 def test_layers_of_different_widths_have_no_transformer_dimensions():

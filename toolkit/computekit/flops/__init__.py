@@ -6,7 +6,8 @@
     cost.forward, cost.backward, cost.macs, cost.by_module["layer1"].forward, cost.unknown
 
 The module runs once on the meta device: no weight is read and nothing is computed, so a model of any size counts in
-seconds. Where the code needs real values (data-dependent control flow, ``.item()``) it runs once on the CPU.
+seconds. Where the code looks at values (data-dependent control flow, ``.item()``) it runs again with those that do not
+depend on weights; where it looks at others, once on the CPU.
 
 Conventions: a multiply-add is 2 FLOPs. ``forward`` and ``backward`` hold contractions only, which is what papers and
 model cards report; element-wise work, norms and softmax are in ``forward_other`` and ``backward_other`` by the stated
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -26,7 +28,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import copies
+from . import copies, values
 from .cost import Cost, CountFailed, FlopCount, TooManyOperators, UnknownOp
 from .counter import Counter, FusedWatch
 from .owners import Owners
@@ -55,18 +57,22 @@ def count(
         TooManyOperators: it runs more than ``max_operators``; a loop over thousands of tokens takes hours to count.
     """
     args = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    first: Exception
-    try:
-        on_meta = _inputs_on("meta", args), _inputs_on("meta", dict(kwargs or {}))
-        return _run(copies.on_meta(module), method, *on_meta, backward, "meta", max_operators)
-    except TooManyOperators:
-        raise
-    except Exception as error:  # whatever user code raises for want of values
-        first = error
+    given = args, dict(kwargs or {})
+    shapes = tree_map_only(torch.Tensor, lambda t: t.to("meta"), given)
+    errors: list[Exception] = []
+    ways: tuple[tuple[Any, Any], ...] = ((shapes, None), (given, values.call))
+    for (positional, named), call in ways:
+        try:
+            return _run(copies.on_meta(module), method, positional, named, backward, "meta", max_operators, call)
+        except TooManyOperators:
+            raise
+        except Exception as error:  # whatever user code raises for want of values
+            errors.append(error)
     if any(p.is_meta for p in module.parameters()):
-        raise CountFailed(f"the model cannot run without values: {_line(first)}; build it with real weights") from first
+        said = _line(errors[-1])
+        raise CountFailed(f"the model does not run on these inputs without weights: {said}") from errors[-1]
     try:
-        return _run(copies.with_values(module), method, args, dict(kwargs or {}), backward, "cpu", max_operators)
+        return _run(copies.with_values(module), method, *given, backward, "cpu", max_operators)
     except TooManyOperators:
         raise
     except Exception as error:
@@ -76,15 +82,18 @@ def count(
 
 
 def _run(
-    module: nn.Module, method: str, args: Any, kwargs: Any, backward: bool, ran_on: str, max_operators: int | None
-) -> FlopCount:
+    module: nn.Module, method: str, args: Any, kwargs: Any, backward: bool, ran_on: str, max_operators: int | None,
+    call: Callable[[Any, Any, Any], Any] | None = None,
+) -> FlopCount:  # fmt: skip
     modules = Owners(module)
-    counter = Counter(modules, max_operators)
+    counter = Counter(modules, max_operators, call)
     with warnings.catch_warnings(), _visible_attention(), modules:
         warnings.simplefilter("ignore")
         wants_grad = backward and any(p.requires_grad for p in module.parameters())
         with torch.set_grad_enabled(wants_grad), FusedWatch(counter), counter:
             outputs = (module if method == "forward" else getattr(module, method))(*args, **kwargs)
+        named = outputs.items() if isinstance(outputs, Mapping) else [("", outputs)]
+        shapes = {name: tuple(tuple(t.shape) for t in copies.tensors(value)) for name, value in named}
         outputs = getattr(outputs, "logits", outputs)
         ends = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         if ends:
@@ -92,7 +101,7 @@ def _run(
             counter.phase = "backward"
             with counter:
                 torch.autograd.backward(ends, seeds)
-    return counter.result(bool(ends), ran_on)
+    return replace(counter.result(bool(ends), ran_on), outputs=shapes)
 
 
 @contextlib.contextmanager
@@ -109,10 +118,6 @@ def _visible_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _inputs_on(device: str, inputs: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda t: t.to(device), inputs)
 
 
 def _line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from ..errors import ComputekitError
@@ -66,6 +67,8 @@ class FlopCount:
     moved_bytes: int = 0
     idle: dict[str, int] = field(default_factory=dict)
     """Modules none of whose parameters an operator met in the forward pass, with the number of these parameters."""
+    outputs: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """Shapes of the tensors that the call gave, by the name of the field; "" where the output has no fields."""
 
     @property
     def macs(self) -> int:
