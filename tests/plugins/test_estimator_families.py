@@ -104,8 +104,10 @@ def test_images_that_are_cut_or_padded(tmp_path, config, note):
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
     """More tokens of an image than it has patches: no image goes with the text."""
     vision = {**VISION, "model_type": "siglip_vision_model"}
-    subject, cost = counted(tmp_path, model_type="gemma3", mm_tokens_per_image=16, vision_config=vision,
-                            text_config={**TEXT, "model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 16})  # fmt: skip
+    text = {**TEXT, "model_type": "gemma3_text", "num_key_value_heads": 2, "head_dim": 16}
+    subject, cost = counted(
+        tmp_path, model_type="gemma3", mm_tokens_per_image=16, vision_config=vision, text_config=text
+    )
     assert subject.image_note.startswith("the text alone is counted; its image: the model does not run")
     assert any(line.startswith("not run by this sample: vision_tower, ") for line in count._idle(cost, 1))
 
