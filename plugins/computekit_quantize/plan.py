@@ -321,6 +321,8 @@ def _decide(
     matrix = len(info.shape) > 1 and info.numel > 0
     if _matches(names, request.wide):
         treatment = replace(treatment, scheme=schemes.INT8, group=None)
+    if role == "linear" and len(info.shape) > 2 and treatment.group is None:
+        treatment = replace(treatment, group=info.shape[-1])  # stacked matrices, as in LSTMs of ONNX
     kept = ""
     if not info.dtype.is_floating_point or info.dtype.itemsize < 2:
         kept = f"{str(info.dtype).removeprefix('torch.')} values"

@@ -45,8 +45,9 @@ def convert(
 
     The default is MODEL's name with .safetensors (.pt for safetensors). A checkpoint that stays a .pt file keeps
     everything around its weights, except what the options leave out; a folder in Hugging Face's layout keeps its other
-    files. GGUF, ONNX, TorchScript and .pt2 files give their weights, GGUF's as floats; a folder made from a
-    GGUF decoder of a known architecture runs in transformers, tokenizer included. One tensor is in memory at a time.
+    files. GGUF, TorchScript, ONNX and .pt2 files give their weights, GGUF's as floats; only an ONNX model can become
+    another one. A folder made from a GGUF decoder of a known architecture runs in transformers, tokenizer included. One
+    tensor is in memory at a time.
 
     \b
     Example:

@@ -22,7 +22,7 @@ class TensorInfo:
     ``name`` is the name inside the state_dict, as the file spells it (prefixes such as ``module.`` included). Two
     tensors with equal ``storage`` are tied: they are the same bytes under two names. ``nbytes`` is what the file
     spends on it. ``encoding`` names a quantization of the file's own (GGUF's ``Q4_1``) that reading undoes; ``dtype``
-    is what `ModelFile.load` gives.
+    is what `ModelFile.load` gives. ``role`` is what the file's code says that the tensor is, as `roles` calls it.
     """
 
     name: str
@@ -31,6 +31,7 @@ class TensorInfo:
     nbytes: int
     storage: Hashable = None
     encoding: str = ""
+    role: str = ""
 
     @property
     def numel(self) -> int:

@@ -176,7 +176,7 @@ def check_saved_name(target: Path) -> None:
 def _named_kind(path: Path) -> str:
     """The kind of model file that a name's ending stands for; empty if it stands for none."""
     known = {suffix: kind.name for kind in host.current().model_formats for suffix in kind.suffixes if suffix}
-    known |= {f".{kind}": kind for kind in ("onnx", "gguf", "pt2")}
+    known |= {f".{kind}": kind for kind in ("gguf", "pt2")}
     endings = [suffix for suffix in known if path.name.endswith(suffix)]
     return known[max(endings, key=len)] if endings else ""
 

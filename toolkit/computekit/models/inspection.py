@@ -180,7 +180,7 @@ def _can(source: ModelFile, report: dict[str, Any]) -> list[str]:
     can = []
     if report["unsafe_globals"]:
         can.append("any other command needs --trust-pickle: the pickle names classes that torch.load would refuse")
-    if source.format in ("torchscript", "pt2", "gguf", "onnx"):
+    if source.format in ("torchscript", "pt2", "gguf"):
         can.append(f"computekit convert {path} weights.safetensors{trust}, then quantize that")
     else:
         can.append(f"computekit quantize --int8 {path}{trust}")

@@ -38,7 +38,7 @@ BUILTIN: tuple[ModelFormat, ...] = (
     _kind("torchscript", "a TorchScript archive (torch.jit.save)", "torchscript", writes=False),
     _kind("pt2", "an exported program (torch.export.save)", "exported", writes=False),
     _kind("gguf", "a GGUF file of llama.cpp, read as floats", "gguf_files", writes=False),
-    _kind("onnx", "an ONNX graph's initializers", "onnx_files", writes=False, priority=200),
+    _kind("onnx", "an ONNX model: the tensors of its graph", "onnx_files", suffixes=(".onnx",), priority=200),
 )
 
 

@@ -1,30 +1,36 @@
-"""ONNX graphs: their initializers and constants as tensors (the ``onnx`` extra). The graph is not run here.
+"""ONNX models: the tensors of their graphs (the ``onnx`` extra), read and, by `onnx_writer`, written in fewer bits.
+
+The graph is not run here; `onnx_graph` says how tensors lie in it.
 
 The protocol buffer is read whole (it cannot exceed 2 GB); weights in external files are read one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..errors import FileProblem, MissingExtra
-from . import raw
-from .base import ModelFile, TensorInfo
+from . import onnx_graph, raw
+from .base import ModelFile, TensorInfo, Writer
+from .onnx_graph import Place
+from .roles import Role
 
-_DTYPES = {
+DTYPES = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16, 6: torch.int32, 7: torch.int64,
     9: torch.bool, 10: torch.float16, 11: torch.float64, 12: torch.uint32, 13: torch.uint64, 14: torch.complex64,
     15: torch.complex128, 16: torch.bfloat16, 17: torch.float8_e4m3fn, 19: torch.float8_e5m2,
 }  # fmt: skip
-_EXTERNAL = 1
-_GRAPH = 5
-_MAX_PREFIX = 1000  # of names; graphs that are nested deeper than that are no model
-_MAX_PROTOBUF_BYTES = 2**31
+EXTERNAL = 1
+"""The location of data that lies in a file of its own."""
+MAX_BYTES = 2**31 - 1
+"""What a protocol buffer can have."""
+KEY = "computekit"
+
 # The first field of a serialized ModelProto: ir_version, a small number.
 _FIRST_FIELD = b"\x08"
 _SECOND_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"
@@ -32,9 +38,10 @@ _SECOND_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"
 
 @dataclass
 class OnnxFile(ModelFile):
-    """``protos`` are the graph's TensorProtos by name."""
+    """``model`` is the ModelProto; ``places`` are where its tensors lie, by name."""
 
-    protos: dict[str, Any] = field(default_factory=dict)
+    model: Any = None
+    places: dict[str, Place] = field(default_factory=dict)
     infos: dict[str, TensorInfo] = field(default_factory=dict)
 
     @property
@@ -42,8 +49,8 @@ class OnnxFile(ModelFile):
         return self.infos
 
     def load(self, name: str) -> torch.Tensor:
-        info, proto = self.infos[name], self.protos[name]
-        if proto.data_location == _EXTERNAL:
+        info, proto = self.infos[name], self.places[name].proto
+        if proto.data_location == EXTERNAL:
             path, offset = _external(self.path, proto)
             return raw.read(path, offset, info.dtype, info.numel).reshape(info.shape)
         if proto.raw_data:
@@ -74,7 +81,7 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("onnx", "onnx", f"reading {path}, which looks like an ONNX model,") from None
-    if path.stat().st_size > _MAX_PROTOBUF_BYTES:
+    if path.stat().st_size > MAX_BYTES:
         raise FileProblem(path, "is larger than an ONNX file can be", "is it one?")
     model = onnx.ModelProto()
     try:
@@ -85,50 +92,71 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
         problem = "begins like an ONNX model, but has no operator sets"
         raise FileProblem(path, problem, "it is truncated, or of another kind, such as Core ML's")
     infos: dict[str, TensorInfo] = {}
-    protos: dict[str, Any] = {}
-    for name, proto in _tensors(model.graph):
+    found: dict[str, Place] = {}
+    roles = _roles(model.graph)
+    for name, place in onnx_graph.places(model.graph):
+        if place.constant is not None and not _is_weight(place.proto):
+            continue
         if name in infos:
             raise FileProblem(path, f"holds two tensors called {name!r}", "the file is damaged")
-        infos[name], protos[name] = _info(path, name, proto), proto
-    return OnnxFile(path, "onnx", protos=protos, infos=infos)
+        info, role = _info(path, name, place.proto), roles.get(name, "")
+        fits = {"conv": len(info.shape) > 2, "embedding": len(info.shape) == 2}.get(role, len(info.shape) > 1)
+        infos[name], found[name] = replace(info, role=role if fits else ""), place
+    for name, place in found.items():
+        scale = infos.get(f"{name}_scale") if place.unpacked_by else None
+        if scale is not None and scale.numel:  # in the graph it has the axes of the weight
+            infos[scale.name] = replace(scale, shape=(scale.shape[0], scale.numel // scale.shape[0]))
+    return OnnxFile(path, "onnx", metadata=_metadata(model), model=model, places=found, infos=infos)
 
 
-def _tensors(graph: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The initializers, and what Constant nodes hold: some exporters (Paddle's) keep all weights in those.
+def write(like: ModelFile | None, path: Path) -> Writer:
+    """A writer of an ONNX model with the graph of ``like``.
 
-    Constants that are single numbers or integers are sizes and axes, no weights. Those of graphs inside (the branches
-    of If, the bodies of loops) come after, under the name of the node and the branch.
+    Raises:
+        FileProblem: ``like`` is no ONNX model.
     """
-    for proto in graph.initializer:
-        yield prefix + _text(proto.name), proto
-    for node in graph.node:
-        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
-            dtype = _DTYPES.get(attribute.t.data_type) if attribute.name == "value" else None
-            if dtype is not None and dtype.is_floating_point and attribute.t.dims:
-                yield prefix + _text(node.output[0]), attribute.t
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == _GRAPH and len(prefix) < _MAX_PREFIX:
-                node_name = _text(node.name or (node.output or ("",))[0])
-                inner = f"{prefix}{node_name}.{_text(attribute.name)}."
-                yield from _tensors(attribute.g, inner)
+    from .onnx_writer import OnnxWriter
+
+    if not isinstance(like, OnnxFile):
+        raise FileProblem(path, "cannot be written without a graph", "only ONNX models become ONNX models")
+    return OnnxWriter(like, path)
 
 
-def _text(name: str | bytes) -> str:
-    """A name as text; of one that is no UTF-8, in a damaged file, protobuf gives the bytes."""
-    return name if isinstance(name, str) else name.decode("utf-8", "replace")
+def _is_weight(proto: Any) -> bool:
+    """Whether what a Constant node holds is one; single numbers and integers are sizes and axes."""
+    dtype = DTYPES.get(proto.data_type)
+    return dtype is not None and dtype.is_floating_point and bool(proto.dims)
+
+
+def _roles(graph: Any) -> dict[str, Role]:
+    """What the graph makes of its tensors; a table that is looked up, and multiplied by too, is linear."""
+    found: dict[str, Role] = {}
+    for name, role in onnx_graph.roles(graph):
+        if found.get(name) in (None, "embedding"):
+            found[name] = role
+    return found
+
+
+def _metadata(model: Any) -> dict[str, Any]:
+    """What computekit keeps in a model; nothing if that is no JSON object."""
+    [*_, text] = "{}", *(entry.value for entry in model.metadata_props if entry.key == KEY)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _info(path: Path, name: str, proto: Any) -> TensorInfo:
     shape = tuple(proto.dims)
-    if proto.data_type not in _DTYPES:
+    if proto.data_type not in DTYPES:
         raise FileProblem(path, f"tensor {name!r} has type {proto.data_type}, which torch does not have")
     if any(size < 0 or size >= 2**48 for size in shape):
         raise FileProblem(path, f"tensor {name!r} has shape {list(shape)}", "the file is damaged")
-    dtype = _DTYPES[proto.data_type]
+    dtype = DTYPES[proto.data_type]
     info = TensorInfo(name, shape, dtype, dtype.itemsize, name)
     nbytes = info.numel * dtype.itemsize
-    if proto.data_location == _EXTERNAL:
+    if proto.data_location == EXTERNAL:
         file, offset = _external(path, proto)
         present = max(0, file.stat().st_size - offset) if nbytes else 0
         fits = present >= nbytes

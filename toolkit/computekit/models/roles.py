@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast
 
 from .base import ModelFile, TensorInfo
 
@@ -43,6 +43,8 @@ def of(info: TensorInfo, tensors: Mapping[str, TensorInfo]) -> Role:
         return "norm" if own == "weight" and len(shape) == 1 else "bias" if _BIAS.search(own) else "ambiguous"
     if _POSITION.search(info.name):
         return "position"
+    if info.role and min(shape) > 0 and (shape[0] > 1 or len(shape) > 2):
+        return cast(Role, info.role)
     bias = tensors.get(_sibling(parent, own.replace("weight", "bias")))
     if _NORM.search(info.name) or _sibling(parent, "running_mean") in tensors:
         return "norm"

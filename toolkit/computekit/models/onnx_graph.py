@@ -1,0 +1,119 @@
+"""Where tensors lie in an ONNX graph, and what the nodes that take them tell about them.
+
+A weight in fewer bits lies under another name, and nodes give it back to the graph as floats under its own name:
+
+* 8 bits: ``X_quantized``, int8, and ``X_scale``, one for each slice along the first axes (the last matrices of stacked
+  ones have one for each row): ``X = Cast(X_quantized) * X_scale``;
+* 16 bits: ``X_half``: ``X = Cast(X_half)``.
+
+Runtimes carry such constant nodes out once, when they load a file; DequantizeLinear, the operator for this, would be
+carried out at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .roles import Role
+
+_GRAPH = 5  # the type of an attribute that holds a graph
+_MAX_PREFIX = 1000  # of names; graphs that are nested deeper than that are no model
+_ROLES: dict[tuple[str, int], Role] = {
+    ("MatMul", 0): "linear", ("MatMul", 1): "linear", ("Gemm", 0): "linear", ("Gemm", 1): "linear",
+    ("Conv", 1): "conv", ("ConvTranspose", 1): "conv", ("Gather", 0): "embedding",
+    **{(cell, position): "linear" for cell in ("LSTM", "GRU", "RNN") for position in (1, 2)},
+}  # fmt: skip
+_SAME_VALUES = ("Transpose", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
+
+
+@dataclass
+class Place:
+    """A tensor of ``graph``: ``proto`` is an initializer, or what ``constant``, a Constant node, holds.
+
+    ``prefix`` is what comes before its name in names of the whole file. ``unpacked_by`` are the nodes that make floats
+    of it, the last one under the name of the weight; ``floats`` is the number type that they make.
+    """
+
+    graph: Any
+    proto: Any
+    prefix: str
+    constant: Any = None
+    unpacked_by: tuple[Any, ...] = ()
+    floats: int = 0
+
+
+def places(graph: Any, prefix: str = "") -> Iterator[tuple[str, Place]]:
+    """The tensors of a graph and those of the graphs inside it (the branches of If, the bodies of loops), by name.
+
+    These are the initializers and what Constant nodes hold, in which some exporters (Paddle's) keep all weights.
+    """
+    makers = {_text(output): node for node in graph.node for output in node.output}
+    for proto in graph.initializer:
+        name = _text(proto.name)
+        weight, nodes = _unpacking(name, makers)
+        floats = next((a.i for node in nodes for a in node.attribute if node.op_type == "Cast" and a.name == "to"), 0)
+        yield prefix + weight, Place(graph, proto, prefix, None, nodes, floats)
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" and node.output else ():
+            if attribute.name == "value":
+                yield prefix + _text(node.output[0]), Place(graph, attribute.t, prefix, constant=node)
+    for inner, inner_prefix in _inside(graph, prefix):
+        yield from places(inner, inner_prefix)
+
+
+def roles(graph: Any, prefix: str = "", outer: Mapping[str, str] | None = None) -> Iterator[tuple[str, Role]]:
+    """The names of tensors, as `places` gives them, with what a node that takes the tensor makes of it."""
+    known = dict(outer or {})
+    known |= {name: prefix + name for name in (_text(proto.name) for proto in graph.initializer)}
+    for node in graph.node:
+        names = [_text(name) for name in node.input]
+        if node.op_type == "Constant" and node.output:
+            known[_text(node.output[0])] = prefix + _text(node.output[0])
+        elif node.op_type in _SAME_VALUES and names and names[0] in known:
+            known[_text(node.output[0])] = known[names[0]]
+        for position, name in enumerate(names):
+            role = _ROLES.get((node.op_type, position))
+            if role and name in known:
+                yield known[name], role
+    for inner, inner_prefix in _inside(graph, prefix):
+        yield from roles(inner, inner_prefix, known)
+
+
+def values(graph: Any) -> Iterator[str]:
+    """The names of all values of a graph and of those inside it."""
+    yield from (_text(value.name) for kind in (graph.initializer, graph.input) for value in kind)
+    yield from (_text(output) for node in graph.node for output in node.output)
+    for inner, _ in _inside(graph, ""):
+        yield from values(inner)
+
+
+def _unpacking(name: str, makers: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """The weight that an initializer stands for and the nodes that make floats of it; its own name and none mostly."""
+    for suffix, operators in (("_quantized", ("Mul", "Cast")), ("_half", ("Cast",))):
+        weight, nodes, wanted = name.removesuffix(suffix), [], name.removesuffix(suffix)
+        for operator in operators:
+            node = makers.get(wanted)
+            if weight == name or node is None or node.op_type != operator:
+                break
+            nodes.append(node)
+            wanted = _text(node.input[0])
+        else:
+            if wanted == name:
+                return weight, tuple(nodes)
+    return name, ()
+
+
+def _inside(graph: Any, prefix: str) -> Iterator[tuple[Any, str]]:
+    """The graphs inside a graph, with their prefix: the node's name and the attribute's."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == _GRAPH and len(prefix) < _MAX_PREFIX:
+                name = _text(node.name or (node.output or ("",))[0])
+                yield attribute.g, f"{prefix}{name}.{_text(attribute.name)}."
+
+
+def _text(name: str | bytes) -> str:
+    """A name as text; of one that is no UTF-8, in a damaged file, protobuf gives the bytes."""
+    return name if isinstance(name, str) else name.decode("utf-8", "replace")
