@@ -201,8 +201,6 @@ def _put_dimensions(put: Putter, dims: Transformer, tokens: int) -> None:
 def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
     from computekit import flops
 
-    from . import experts
-
     asked = subject.tokens
     try:
         cost = counted(subject)
@@ -219,13 +217,6 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         where += f"; of {subject.tokens} tokens"
         tell(run, f"a sample of {subject.tokens} tokens was counted, for {asked} take more than {MOST_OPERATORS:,} "
                   "operators")  # fmt: skip
-    every, chosen = subject.experts
-    if every > chosen > 0 and subject.tokens:
-        whole = cost.forward
-        if routed := experts.routed(cost, subject.module, every, chosen, subject.tokens):
-            cost = routed
-            tell(run, f"the code runs all {every} experts for each token, {whole:,} FLOP forward; counted are the "
-                      f"{chosen} that count")  # fmt: skip
     if subject.dims is not None and subject.dims.experts:
         put("active_parameters", subject.dims.active_parameters, "")
     put("forward_flops", cost.forward, "FLOP", where)
@@ -242,8 +233,8 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         put("six_nd_flops", 6 * active * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
     put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
-    if subject.image_note:
-        tell(run, subject.image_note)
+    for text in filter(None, (subject.image_note, subject.experts_note)):
+        tell(run, text)
     for gap in cost.unknown:
         tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
     for text in _idle(cost, subject.parameters or 0):
@@ -280,11 +271,28 @@ FEWER_TOKENS = 16
 
 
 def counted(subject: Subject) -> FlopCount:
-    """The count of a subject that has a module; of code that loops over tokens, from those of shorter samples.
+    """The count of a subject that has a module, with the experts that each token uses where the code runs them all.
 
     Raises:
         CountFailed: it does not run, or it runs too many operators whatever the sample.
     """
+    from . import experts
+
+    cost = _of_any_length(subject)
+    every, chosen = subject.experts
+    if not (every > chosen > 0 and subject.tokens):
+        return cost
+    routed = experts.routed(cost, subject.module, every, chosen, subject.tokens)
+    if routed is not None:
+        subject.experts_note = (
+            f"the code runs all {every} experts for each token, {cost.forward:,} FLOP forward; counted are the "
+            f"{chosen} that count"
+        )
+    return routed or cost
+
+
+def _of_any_length(subject: Subject) -> FlopCount:
+    """The count of the subject's sample; of code that loops over tokens, from those of shorter samples."""
     from computekit import flops
 
     from . import lengths

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +43,8 @@ class Subject:
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
     puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``images``
     are the forms of the image that the tower of a model of text and images may take, where its text runs alone, and
-    ``image_note`` says what became of it. ``experts`` are those of a layer, and of a token.
+    ``image_note`` says what became of it. ``experts`` are those of a layer, and of a token;
+    ``experts_note`` says that the code runs them all.
     """
 
     label: str
@@ -62,6 +64,7 @@ class Subject:
     experts: tuple[int, int] = (0, 0)
     images: Sequence[Mapping[str, Any]] = ()
     image_note: str = ""
+    experts_note: str = ""
 
 
 def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
@@ -158,11 +161,12 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
         raise FileProblem(file, "is not a JSON config", "give the config.json of a Hugging Face model") from error
     if not isinstance(config, dict):
         raise FileProblem(file, "is JSON but not a config", "give the config.json of a Hugging Face model")
+    todo = "give a config that names what it lacks, or the layers and widths of a transformer"
     logging.disable(logging.WARNING)  # what the package's optional dependencies log on import is no concern of users
     try:
         _build_config(subject, config, shape)
-    except ModuleNotFoundError:
-        pass  # without transformers the dimensions alone must do
+    except ModuleNotFoundError:  # without transformers the dimensions alone must do
+        todo = "pip install 'computekit[hf]'"
     except Exception as error:
         said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         subject.module, subject.why_no_flops = None, f"transformers cannot build it: {said}"
@@ -178,12 +182,13 @@ def _add_config(subject: Subject, file: Path, shape: tuple[int, ...] | None) -> 
         subject.tokens = shape[-1] if shape else min(subject.dims.seq, TOKENS)
         subject.dims = replace(subject.dims, seq=subject.tokens)
     if subject.module is None and subject.dims is None:
-        raise FileProblem(file, f"cannot be estimated ({subject.why_no_flops})", "pip install 'computekit[hf]'")
+        raise FileProblem(file, f"cannot be estimated ({subject.why_no_flops})", todo)
 
 
 def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ...] | None) -> None:
     """Build the config's model on the meta device and make one sample for it."""
     import torch
+    from torch import nn
     from transformers import AutoConfig
 
     hf = AutoConfig.for_model(**config)
@@ -204,6 +209,10 @@ def _build_config(subject: Subject, config: dict[str, Any], shape: tuple[int, ..
     if subject.parameters <= _REBUILDABLE:
         subject.rebuild = build
     subject.module, subject.inputs = module, ()
+    if type(module).forward is nn.Module.forward:
+        parts = ", ".join(name for name, _ in module.named_children())
+        subject.inputs, subject.why_no_flops = None, f"the whole has no forward pass, only its parts: {parts}"
+        return
     _give_sample(subject, hf, shape)
     if subject.tokens is not None:
         subject.shorten = lambda tokens: _shorten(subject, hf, tokens)
@@ -248,10 +257,15 @@ def _model_class(config: dict[str, Any]) -> Any:
         return getattr(transformers, named)
     kind = CONFIG_MAPPING[config["model_type"]]
     if kind in MODEL_MAPPING:
-        return AutoModel.from_config
-    # a part of a larger model, "align_text_model": its class is named like its config
-    own = getattr(transformers, kind.__name__.removesuffix("Config") + "Model", None)
-    return own or AutoModelForCausalLM.from_config
+        several = MODEL_MAPPING[kind]
+        return several[0] if isinstance(several, (list, tuple)) else AutoModel.from_config
+    # a part of a larger model, "align_text_model", or a model with its head alone: its class is named like its config
+    name = kind.__name__.removesuffix("Config")
+    for found in (f"{name}Model", f"{name}For.*", name):
+        own = next((getattr(transformers, each) for each in dir(transformers) if re.fullmatch(found, each)), None)
+        if own is not None:
+            return own
+    return AutoModelForCausalLM.from_config
 
 
 @contextlib.contextmanager

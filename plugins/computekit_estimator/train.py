@@ -147,6 +147,8 @@ def _generic(
         raise CannotPredict(subject.why_no_flops or "the model cannot be run")
     batch = asked["microbatch"]
     cost = counted(subject)
+    for text in filter(None, (subject.image_note, subject.experts_note)):
+        tell(run, text)
     passes = generic.passes(cost, gpu, asked["precision"], batch)
     size = subject.parameters or 0
     optimizer = 50.0 * size / gpu.memory_rate

@@ -138,11 +138,31 @@ def test_experts_that_the_code_runs_needlessly_are_left_out(tmp_path):
              "num_local_experts": 4, "num_experts_per_tok": 1, "max_position_embeddings": 48}  # fmt: skip
     subject, cost = counted(tmp_path, model_type="llama4_text", **small)
     tokens, expert = 48, 3 * 32 * 64
-    layer = 4 * 32 * 32 + 32 * 4 + expert  # attention, router, shared expert
-    attention = 4 * tokens * tokens * 32
+    layer = 2 * tokens * (4 * 32 * 32 + 32 * 4 + 2 * expert) + 4 * tokens * tokens * 32  # with router, shared, routed
     assert subject.experts == (4, 1)
-    assert cost.forward == 2 * (2 * tokens * (layer + 4 * expert) + attention)
-    routed = experts.routed(cost, subject.module, 4, 1, tokens)
-    assert routed.forward == 2 * (2 * tokens * (layer + expert) + attention)
-    assert routed.backward == cost.backward - 2 * 2 * (2 * tokens * 3 * expert)
-    assert experts.routed(routed, subject.module, 8, 1, tokens) is None
+    assert cost.forward == 2 * layer and cost.by_module["layers.0"].forward == layer
+    assert cost.by_module[""].backward == cost.backward
+    needless = 2 * 2 * tokens * 3 * expert
+    assert f"all 4 experts for each token, {cost.forward + needless:,} FLOP forward" in subject.experts_note
+    assert experts.routed(cost, subject.module, 8, 1, tokens) is None
+
+
+def test_models_that_are_only_parts_say_so(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "bark"}))
+    subject = source.from_config_file(path, None)
+    assert subject.parameters and subject.why_no_flops.startswith("the whole has no forward pass, only its parts: sem")
+
+
+@pytest.mark.parametrize("kind", ["funnel", "depth_anything"])
+def test_models_that_have_no_class_of_their_own_for_auto(tmp_path, kind):
+    small = {"n_head": 2, "d_head": 16, "d_model": 32, "d_inner": 64, "block_sizes": [1, 1], "vocab_size": 96,
+             "max_position_embeddings": 48}  # fmt: skip
+    backbone = {"model_type": "dinov2", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2,
+                "image_size": 28, "patch_size": 14, "reshape_hidden_states": False,
+                "out_indices": [1, 2, 3, 4]}  # fmt: skip
+    deep = {"backbone_config": backbone, "reassemble_hidden_size": 32, "neck_hidden_sizes": [8, 8, 8, 8],
+            "fusion_hidden_size": 8, "head_hidden_size": 8}  # fmt: skip
+    subject, cost = counted(tmp_path, model_type=kind, **(small if kind == "funnel" else deep))
+    assert type(subject.module).__name__ in ("FunnelModel", "DepthAnythingForDepthEstimation")
+    assert cost.forward > 0 and cost.ran_on == "meta"
