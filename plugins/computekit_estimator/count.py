@@ -212,7 +212,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         run.note(f"FLOPs come from the dimensions, for {error}")
         _put_dimensions(put, subject.dims, subject.tokens or subject.dims.seq)
         return
-    where = f"one sample, run on the {cost.ran_on} device{subject.how}"
+    where = f"{subject.sample}, run on the {cost.ran_on} device{subject.how}"
     if subject.tokens != asked:
         where += f"; of {subject.tokens} tokens"
         tell(run, f"a sample of {subject.tokens} tokens was counted, for {asked} take more than {MOST_OPERATORS:,} "
@@ -227,7 +227,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         put.unknown("backward_flops", "FLOP", "no parameter requires a gradient, or an operator has none")
     else:
         put("backward_flops", cost.backward, "FLOP", where)
-        put("step_flops", cost.total, "FLOP", "forward and backward of one sample, nothing recomputed")
+        put("step_flops", cost.total, "FLOP", f"forward and backward of {subject.sample}, nothing recomputed")
     if subject.tokens and subject.parameters:
         active = subject.dims.active_parameters if subject.dims and subject.dims.experts else subject.parameters
         put("six_nd_flops", 6 * active * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
@@ -237,7 +237,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         tell(run, text)
     for gap in cost.unknown:
         tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
-    for text in _idle(cost, subject.parameters or 0):
+    for text in _gaps(cost, subject.parameters or 0):
         tell(run, text)
     run.details["by_module"] = {
         name or "(all)": {"forward_flops": c.forward, "backward_flops": c.backward,
@@ -254,11 +254,17 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         run.show(_module_table(cost))
 
 
-def _idle(cost: FlopCount, parameters: int, limit: int = 5) -> list[str]:
-    """Which modules of note (a thousandth of all parameters) the sample did not reach."""
-    most = sorted(cost.idle.items(), key=lambda item: -item[1])
-    said = [f"not run by this sample: {name}, {n:,} parameters" for name, n in most if n * 1000 >= parameters]
-    return said[:limit] + ([f"not run by this sample: {len(said) - limit} more modules"] if len(said) > limit else [])
+def _gaps(cost: FlopCount, parameters: int, limit: int = 5) -> list[str]:
+    """Which modules of note (a thousandth of all parameters) the sample, or the way back from it, did not reach."""
+    said = []
+    for what, modules in (
+        ("not run by this sample", cost.idle),
+        ("no gradient reaches, so nothing is counted backward", cost.without_gradient),
+    ):
+        most = sorted(((n, name) for name, n in modules.items() if n * 1000 >= parameters), key=lambda item: -item[0])
+        said += [f"{what}: {name}, {n:,} parameters" for n, name in most[:limit]]
+        said += [f"{what}: {len(most) - limit} more modules"] if len(most) > limit else []
+    return said
 
 
 MOST_OPERATORS = 100_000

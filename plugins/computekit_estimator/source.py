@@ -41,10 +41,10 @@ class Subject:
 
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
-    puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual. ``images``
-    are the forms of the image that the tower of a model of text and images may take, where its text runs alone, and
-    ``image_note`` says what became of it. ``experts`` are those of a layer, and of a token;
-    ``experts_note`` says that the code runs them all.
+    puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual, and ``sample``
+    what ``inputs`` are. ``images`` are the forms of the image that the tower of a model of text and images may take,
+    where its text runs alone, and ``image_note`` says what became of it. ``experts`` are those of a layer, and of a
+    token; ``experts_note`` says that the code runs them all.
     """
 
     label: str
@@ -61,6 +61,7 @@ class Subject:
     rebuild: Callable[[], nn.Module] | None = None
     shorten: Callable[[int], None] | None = None
     how: str = ""
+    sample: str = "one sample"
     experts: tuple[int, int] = (0, 0)
     images: Sequence[Mapping[str, Any]] = ()
     image_note: str = ""
@@ -141,6 +142,8 @@ def _add_module(subject: Subject, module: nn.Module, arch: ArchRef, shapes: tupl
         subject.why_no_flops = str(error)
         return
     first = subject.inputs[0]
+    if shapes is None and getattr(first, "shape", ())[:1] not in ((), (1,)):
+        subject.sample = f"{len(first)} samples at once, as the program was exported"
     if hasattr(first, "shape") and not first.is_floating_point():
         subject.tokens = int(first.shape[-1])
 

@@ -134,9 +134,22 @@ def test_programs_are_counted_as_a_whole(tmp_path):
     assert row(script, "--input-shape", "3,8,8")["quantities"]["forward_flops"]["value"] == expected
     trusted = row(exported, "--trust-pickle", "--input-shape", "3,8,8")["quantities"]
     assert trusted["forward_flops"]["value"] == expected
+    assert row(exported, "--trust-pickle")["quantities"]["forward_flops"]["value"] == expected
     careful = row(exported)["quantities"]
     assert careful["parameters"]["value"] == trusted["parameters"]["value"]
     assert "--trust-pickle" in careful["forward_flops"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "samples", "said"),
+    [(True, 1, "one sample"), (False, 3, "3 samples at once, as the program was exported")],
+)
+def test_programs_know_the_shapes_that_they_were_exported_with(tmp_path, dynamic, samples, said):
+    shapes = ({0: torch.export.Dim("batch")},) if dynamic else None
+    program = torch.export.export(nn.Linear(8, 4), (torch.zeros(3, 8),), dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "program.pt2")
+    forward = row(tmp_path / "program.pt2", "--trust-pickle")["quantities"]["forward_flops"]
+    assert forward["value"] == samples * 2 * 8 * 4 and forward["method"] == f"{said}, run on the meta device"
 
 
 def test_a_config_of_experts_counts_active_products(tmp_path):

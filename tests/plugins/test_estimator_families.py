@@ -109,7 +109,7 @@ def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
         tmp_path, model_type="gemma3", mm_tokens_per_image=16, vision_config=vision, text_config=text
     )
     assert subject.image_note.startswith("the text alone is counted; its image: the model does not run")
-    assert any(line.startswith("not run by this sample: vision_tower, ") for line in count._idle(cost, 1))
+    assert any(line.startswith("not run by this sample: vision_tower, ") for line in count._gaps(cost, 1))
 
 
 def test_images_that_attention_reads_are_part_of_the_pass(tmp_path):

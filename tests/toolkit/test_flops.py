@@ -177,6 +177,25 @@ def test_a_model_without_weights_that_needs_values_says_so():
         flops.count(module, torch.zeros(5, 2, 8))
 
 
+class Branches(nn.Module):
+    """Weights that the branches of a condition close over get no gradient from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branch = torch.cond(torch.tensor(True), lambda y: self.one(y), lambda y: self.other(y), (x,))
+        return self.last(x) + branch
+
+
+def test_what_no_gradient_reaches_is_named():
+    cost = flops.count(Branches(), torch.zeros(2, 8))
+    assert cost.forward == 2 * (2 * 2 * 8 * 8)
+    assert cost.without_gradient == {"one": 72} and cost.idle == {"other": 72}
+    assert flops.count(nn.Linear(8, 8).requires_grad_(False), torch.zeros(2, 8)).without_gradient == {}
+
+
 class LooksAtItsInput(nn.Module):
     """As many products as the mask leaves; the mask is written to, and selects."""
 

@@ -28,7 +28,9 @@ def on_meta(module: nn.Module) -> nn.Module:
 def with_values(module: nn.Module) -> nn.Module:
     """A copy of ``module`` with weights of its own."""
     sparse = {id(buffer): buffer.clone() for buffer in module.buffers() if buffer.layout != torch.strided}
-    return _copied(module, sparse)  # compressed sparse tensors have no deep copy
+    copied = _copied(module, sparse)  # compressed sparse tensors have no deep copy
+    copied.zero_grad()
+    return copied
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:

@@ -67,6 +67,8 @@ class FlopCount:
     moved_bytes: int = 0
     idle: dict[str, int] = field(default_factory=dict)
     """Modules none of whose parameters an operator met in the forward pass, with the number of these parameters."""
+    without_gradient: dict[str, int] = field(default_factory=dict)
+    """Modules of which the forward pass is counted and which no gradient reaches, with their number of parameters."""
     outputs: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     """Shapes of the tensors that the call gave, by the name of the field; "" where the output has no fields."""
 
@@ -100,4 +102,5 @@ class FlopCount:
             setattr(both, name, sums)
         both.unknown = self.unknown + other.unknown
         both.idle = {name: n for name, n in self.idle.items() if name in other.idle}
+        both.without_gradient = self.without_gradient | other.without_gradient
         return both

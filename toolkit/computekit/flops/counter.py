@@ -128,6 +128,7 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             unknown=tuple(UnknownOp(name, n, size / elements) for name, (n, size) in sorted(self.gaps.items())),
             ran_on=ran_on,
             idle=self.where.idle(self.met),
+            without_gradient=self.where.without_gradient(self.met) if went_back else {},
             activation_bytes=self.total.activation_bytes,
             moved_bytes=self.total.moved_bytes,
         )

@@ -5,6 +5,7 @@ Importing this imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,12 +48,22 @@ class Owners:
 
     def idle(self, met: set[int]) -> dict[str, int]:
         """The outermost modules none of whose parameters is among ``met``, with their parameters."""
+        return self._outermost(lambda parameters: met.isdisjoint(map(identity, parameters)))
+
+    def without_gradient(self, met: set[int]) -> dict[str, int]:
+        """The outermost modules with parameters among ``met``, some that require a gradient and none that has one."""
+
+        def unreached(parameters: list[nn.Parameter]) -> bool:
+            wanted = any(p.requires_grad for p in parameters) and all(p.grad is None for p in parameters)
+            return wanted and not met.isdisjoint(map(identity, parameters))
+
+        return self._outermost(unreached)
+
+    def _outermost(self, belongs: Callable[[list[nn.Parameter]], bool]) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, module in self.root.named_modules():
             parameters = list(module.parameters())
-            if name.startswith(tuple(f"{outer}." for outer in found)) or not parameters:
-                continue
-            if met.isdisjoint(map(identity, parameters)):
+            if parameters and not name.startswith(tuple(f"{outer}." for outer in found)) and belongs(parameters):
                 found[name] = sum(p.numel() for p in parameters)
         return found
 
