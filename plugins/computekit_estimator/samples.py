@@ -89,10 +89,10 @@ def images(hf: Any, takes: Container[str]) -> list[dict[str, Any]]:
 
 
 def _length(hf: Any) -> int:
-    """Tokens of a sample: what the model's positions allow, up to a limit."""
-    text = getattr(hf, "text_config", None) or hf
-    most = getattr(text, "max_position_embeddings", None)
-    return min(most, TOKENS) if isinstance(most, int) and most > 0 else TOKENS
+    """Tokens of a sample: what the positions of the model, or of its parts for text, allow, up to a limit."""
+    parts = [hf, *(getattr(hf, name, None) for name in ("text_config", "encoder", "decoder"))]
+    limits = [getattr(part, "max_position_embeddings", None) for part in parts]
+    return min([TOKENS, *(most for most in limits if isinstance(most, int) and most > 0)])
 
 
 def _parts(hf: Any) -> list[Any]:

@@ -286,6 +286,8 @@ PER_ELEMENT: dict[str, int] = {
     "adaptive_max_pool2d_backward": 1,
     "cumsum": 1,
     "scatter_add": 1,
+    "index_add": 1,
+    **{f"{kind}_pad{n}d_backward": 1 for kind in ("reflection", "replication") for n in (1, 2, 3)},
     "floor_divide": 1,
     "cumprod": 1,
     "_weight_norm_interface": 3,  # square and add, scale
@@ -330,6 +332,7 @@ NO_ARITHMETIC = {
     "diagonal_copy", "diag_embed", "masked_scatter", "masked_scatter_backward", "conj_physical", "view_as_real_copy",
     "_conj_copy", "polar_copy", "max_pool2d_indices", "nan_to_num_mask", "bitwise_and_", "record_stream", "detach_",
     "_fused_dropout_mask", "index_fill", "index_fill_", "scatter_reduce_mask", "mkldnn_reorder", "to_dense",
+    "masked_fill", "multinomial", "_is_all_true", "_is_any_true",
 }  # fmt: skip
 
 
