@@ -104,7 +104,7 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
         infos[name], found[name] = replace(info, role=role if fits else ""), place
     for name, place in found.items():
         scale = infos.get(f"{name}_scale") if place.unpacked_by else None
-        if scale is not None and scale.numel:  # in the graph it has the axes of the weight
+        if scale is not None and scale.shape and scale.numel:  # in the graph it has the axes of the weight
             infos[scale.name] = replace(scale, shape=(scale.shape[0], scale.numel // scale.shape[0]))
     return OnnxFile(path, "onnx", metadata=_metadata(model), model=model, places=found, infos=infos)
 

@@ -71,7 +71,7 @@ def roles(graph: Any, prefix: str = "", outer: Mapping[str, str] | None = None) 
         names = [_text(name) for name in node.input]
         if node.op_type == "Constant" and node.output:
             known[_text(node.output[0])] = prefix + _text(node.output[0])
-        elif node.op_type in _SAME_VALUES and names and names[0] in known:
+        elif node.op_type in _SAME_VALUES and node.output and names and names[0] in known:
             known[_text(node.output[0])] = known[names[0]]
         for position, name in enumerate(names):
             role = _ROLES.get((node.op_type, position))
@@ -95,7 +95,7 @@ def _unpacking(name: str, makers: Mapping[str, Any]) -> tuple[str, tuple[Any, ..
         weight, nodes, wanted = name.removesuffix(suffix), [], name.removesuffix(suffix)
         for operator in operators:
             node = makers.get(wanted)
-            if weight == name or node is None or node.op_type != operator:
+            if weight == name or node is None or node.op_type != operator or not node.input:
                 break
             nodes.append(node)
             wanted = _text(node.input[0])
