@@ -154,10 +154,23 @@ def find(text: str, node_gpus: int | None = None, network_rate: float | None = N
                 gpu = replace(gpu, memory_rate=rate)
     if watts:
         gpu = replace(gpu, power_w=float(watts[1]))
-    adapters = re.search(r"(\d+)x[A-Za-z]+(\d+)/node", about)
-    if adapters:  # "4xOPA100/node": four 100 Gbit/s adapters, shared by the node's devices
-        gpu = replace(gpu, network_rate=int(adapters[1]) * int(adapters[2]) / 8 * 1e9 / gpu.node_gpus)
+    adapters = node_network(about)
+    if adapters:
+        gpu = replace(gpu, network_rate=adapters / gpu.node_gpus)
     return _placed(gpu, node_gpus, network_rate)
+
+
+def node_network(text: str) -> float | None:
+    """Bytes/s of a node's network adapters together, as tables write it; None where ``text`` has none.
+
+    "4xOPA100/node" and "4x100Gb RoCE/node" are four adapters of 100 Gbit/s, "400Gbps/node", "1600 Gbps node-node" and
+    "3.2 Tbps between nodes" the sum.
+    """
+    adapters = re.search(r"(\d+)\s?x\s?[A-Z]*(\d+)(?:\s?Gb\S*)?(?: [A-Z]+)?/node", text, re.IGNORECASE)
+    if adapters:
+        return int(adapters[1]) * int(adapters[2]) / 8 * 1e9
+    total = re.search(r"(\d+(?:\.\d+)?)\s?([GT])bps(?:/node| node-node| between nodes| per node)", text, re.IGNORECASE)
+    return float(total[1]) * {"G": 1e9, "T": 1e12}[total[2].upper()] / 8 if total else None
 
 
 def _placed(gpu: Gpu, node_gpus: int | None, network_rate: float | None) -> Gpu:

@@ -72,9 +72,11 @@ def recompute(model: Transformer, layout: Layout, gpu: Gpu, c: Constants) -> Num
     """What recomputation adds to the backward pass: all of the forward pass, attention's core, or every second product.
 
     "operators" is the policy of torchtitan's selective checkpointing: attention and every second product are kept.
+    "layers" recomputes every second layer whole, here as half of each.
     """
-    if layout.recompute == "full":
-        return forward(model, layout, gpu, c).total
+    if layout.recompute in ("full", "layers"):
+        once = forward(model, layout, gpu, c).total
+        return once if layout.recompute == "full" else once / 2
     if layout.recompute == "selective":
         return _attention(model, layout, gpu, c, backward=False)
     if layout.recompute == "operators":

@@ -12,7 +12,7 @@ from .errors import ImpossibleLayout
 from .hardware import Gpu
 from .transformer import Transformer
 
-Recompute = Literal["none", "selective", "operators", "full"]
+Recompute = Literal["none", "selective", "operators", "layers", "full"]
 Sharding = Literal["none", "zero1", "zero2", "zero3"]
 Number = Any
 
@@ -79,7 +79,7 @@ class Layout:
     @property
     def hardware_passes(self) -> float:
         """Forward passes' worth of model FLOPs that the hardware really does: three, and what is computed again."""
-        return 3.0 + {"full": 1.0, "operators": 0.5}.get(self.recompute, 0.0)
+        return 3.0 + {"full": 1.0, "layers": 0.5, "operators": 0.5}.get(self.recompute, 0.0)
 
     def stage_layers(self, layers: int) -> tuple[Number, Number, Number]:
         """Layers of the fullest stage, of the first and of the last one."""

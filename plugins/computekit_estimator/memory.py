@@ -101,11 +101,13 @@ def activation_bytes(model: Transformer, layout: Layout) -> Number:
     most, _, _ = layout.stage_layers(model.layers)
     boundary = _element_bytes(layout) * tokens * model.hidden / shared
     whole = _layer_bytes(model, layout)
-    if layout.recompute not in ("full", "operators"):
+    if layout.recompute not in ("full", "operators", "layers"):
         return most * whole
     at_work = np.minimum(layout.pp, layout.microbatches)  # one layer is whole while it is recomputed
     sent = np.where(layout.pp > 1, 1, 0)  # a stage also keeps what it sends
     kept = boundary + (_kept_bytes(model, layout) if layout.recompute == "operators" else 0.0)
+    if layout.recompute == "layers":
+        kept = (boundary + whole) / 2
     return most * kept + sent * boundary + whole / np.maximum(at_work, 1)
 
 

@@ -107,11 +107,9 @@ def gpu_of(run: Run) -> Gpu:
     name = run.text("hardware")
     if not name:
         raise CannotPredict("the hardware is not published")
-    about = re.search(r"(\d+) Gbps node-node", run.text("definition"))
     gpu = hardware.find(name, published=True)
-    if about:
-        gpu = replace(gpu, network_rate=int(about[1]) / 8 * 1e9 / gpu.node_gpus)
-    return gpu
+    rate = hardware.node_network(run.text("definition"))
+    return replace(gpu, network_rate=rate / gpu.node_gpus) if rate else gpu
 
 
 def cache_element(run: Run) -> float:
@@ -124,7 +122,7 @@ def cache_element(run: Run) -> float:
 def group_kernels(run: Run) -> bool:
     """Whether the software's attention reads the keys of a group once: TensorRT-LLM's came with version 0.7."""
     source = run.text("source").lower()
-    return not ("fastertransformer" in source or re.search(r"tensorrt-llm.*v0\.[56]", source))
+    return not ("fastertransformer" in source or re.search(r"tensorrt-llm.*(v|release/)0\.[56]", source))
 
 
 def of_allocator(run: Run) -> bool:
@@ -214,7 +212,8 @@ def layout_of(run: Run, model: Transformer, gpu: Gpu) -> Layout:
     about = f"{note} {run.text('source').lower()}"
     deepspeed = sharding.startswith("zero") or any(name in about for name in _DEEPSPEED)
     fp32_gradients = "fp32 grad" in note or "fsdp2" in sharding or distributed_optimizer
-    compiled = "compile" in note or ("fsdp2" in sharding and half == "fp8") or gpu.kind == "tpu"
+    eager = re.search(r"\b(no|not|non|without)[ -](torch\.)?compile|uncompiled", note)
+    compiled = ("compile" in note and not eager) or ("fsdp2" in sharding and half == "fp8") or gpu.kind == "tpu"
     micro, batch = _microbatch(run, model, dp, pp)
     return Layout(
         tp=tp,

@@ -110,7 +110,10 @@ def load(path: Path | None = None) -> list[Run]:
 
 
 def _parse(text: str, path: Path) -> list[Run]:
-    reader = csv.DictReader(text.splitlines())
+    lines = text.splitlines()
+    head = lines[0] if lines else ""
+    reader = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or []]
     missing = [name for name in REQUIRED if name not in (reader.fieldnames or [])]
     if missing:
         raise FileProblem(path, f"has no column {', '.join(missing)}", "use the columns of published_runs.csv")

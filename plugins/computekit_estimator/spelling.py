@@ -16,7 +16,9 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"(tpot|itl|inter_token|time_per_output_token|per_token|decode(_step)?|generation_step)(_latency|_time)?",
      "decode_latency_ms"),
     (r"(e2e|end_to_end|request|infer(ence)?(_step)?|generate)(_latency|_time)?", "e2e_latency_ms"),
-    (r"(train_)?tok(en)?s?" + _PER + _EACH, "tokens_per_s_per_gpu"),
+    (r"(train_)?tok(en)?s?" + _PER + _EACH + r"|tgs|wps", "tokens_per_s_per_gpu"),
+    (r"model_flops?_utili[sz]ation", "mfu"),
+    (r"(hardware|hw)_flops?_utili[sz]ation", "hfu"),
     (r"(train_|output_|total_|throughput_)?tok(en)?s?(" + _PER + r"|_s)|throughput", "tokens_per_s"),
     (r"(train_|infer(ence)?_)?(sample|sequence|seq|request|image|img)s?" + _PER + r"(" + _EACH + r")?",
      "samples_per_s"),
@@ -56,7 +58,7 @@ _PRECISIONS = (
     (r"(mx|nv)?fp8.*|float8.*|e4m3.*|te_?fp8.*", "fp8"),
     (r"nvfp4.*|mxfp4.*|fp4.*|float4.*", "fp4"),
     (r"bf16.*|bfloat16.*|mixed.*|amp", "bf16"),
-    (r"fp16.*|float16.*|half|f16", "fp16"),
+    (r"fp16.*|float16.*|half|f16|16_mixed", "fp16"),
     (r"tf32.*", "tf32"),
     (r"fp32.*|float32.*|f32|single", "fp32"),
 )
@@ -100,11 +102,13 @@ def recompute(text: str) -> Recompute:
         return "none"
     if word in ("full", "yes", "true", "1", "on", "all", "uniform", "block", "everylayer", "fullrecompute"):
         return "full"
-    if word in ("selective(op)", "operators", "sac", "selectiveac", "selective(2)"):
+    if word in ("selective(op)", "operators", "sac", "selectiveac"):
         return "operators"
+    if word in ("selective(layer)", "selectivelayer", "selective(2)", "layers", "everysecondlayer", "everyotherlayer"):
+        return "layers"
     if word.startswith(("selective", "attention", "coreattn", "core")):
         return "selective"
-    raise CannotPredict(f"recompute {text!r} is not modelled; known: none, selective, operators, full")
+    raise CannotPredict(f"recompute {text!r} is not modelled; known: none, selective, operators, layers, full")
 
 
 def sharding(text: str) -> Sharding:

@@ -262,3 +262,14 @@ def test_each_expert_is_a_kernel_of_its_own():
     """The same work in more, smaller experts takes longer."""
     few, many = (replace(GPT, experts=4 * n, topk=n, expert_ffn=8192 // n, shared_experts=0) for n in (1, 8))
     assert step(Layout(global_batch=1), many) > step(Layout(global_batch=1), few)
+
+
+def test_every_second_layer_recomputed_lies_half_way():
+    model, gpu = GPT, A100
+    none, half, full = (
+        replace(Layout(dp=8, global_batch=64, microbatch=2), recompute=way) for way in ("none", "layers", "full")
+    )
+    seconds = [float(time.step(model, layout, gpu).recompute) for layout in (none, half, full)]
+    assert seconds[0] == 0 and seconds[1] == pytest.approx(seconds[2] / 2)
+    kept = [float(memory.activation_bytes(model, layout)) for layout in (full, half, none)]
+    assert kept == sorted(kept) and kept[1] < 0.6 * kept[2]

@@ -25,7 +25,8 @@ OWN = tuple(predict.KINDS)
         ("gpu_hours", "train_gpu_hours"),
         ("model_tflops_per_gpu", "tflops_per_gpu"), ("samples_per_sec", "samples_per_s"),
         ("decode_tokens_per_s", "decode_tokens_per_s"), ("peak_memory_gib", "peak_memory_gb"),
-        ("max_memory_reserved_gb", "peak_memory_gb"), ("MFU (%)", "mfu"), ("bananas", "bananas"),
+        ("max_memory_reserved_gb", "peak_memory_gb"), ("MFU (%)", "mfu"), ("TGS", "tokens_per_s_per_gpu"),
+        ("Model FLOPS Utilization", "mfu"), ("bananas", "bananas"),
     ],
 )  # fmt: skip
 def test_kinds(word, means):
@@ -37,7 +38,9 @@ def test_kinds(word, means):
     [
         (spelling.precision, "amp_bf16", "bf16"), (spelling.precision, "BF16-mixed", "bf16"),
         (spelling.precision, "FP8 (E4M3)", "fp8"), (spelling.precision, "MXFP8", "fp8"),
-        (spelling.precision, "float16", "fp16"), (spelling.weight_format, "AWQ", "int4g128"),
+        (spelling.precision, "float16", "fp16"),
+        (spelling.precision, "16-mixed", "fp16"), (spelling.recompute, "selective (layer)", "layers"),
+        (spelling.weight_format, "AWQ", "int4g128"),
         (spelling.weight_format, "int4g32", "int4g32"), (spelling.weight_format, "Q4_K_M", "q4_k_m"),
         (spelling.weight_format, "W8A8", "w8a8"), (spelling.weight_format, "bfloat16", "bf16"),
         (spelling.recompute, "Full", "full"), (spelling.recompute, "SAC", "operators"),
@@ -205,3 +208,34 @@ def test_image_models_are_timed_by_the_roofline(kind, unit, cells):
     assert flops / per_image < hardware.find("RTX-4090").peak("bf16")
     assert per_image < 0.01
     assert validate.class_of(run) == "image models by roofline"
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_s"),
+    [
+        ("4xOPA100/node", 50e9), ("4x100Gb RoCE/node", 50e9), ("400Gbps/node", 50e9), ("1600 Gbps node-node", 200e9),
+        ("3.2 Tbps between nodes", 400e9), ("compile, 8 GPUs", None),
+    ],
+)  # fmt: skip
+def test_the_network_of_a_node(text, bytes_s):
+    assert hardware.node_network(text) == bytes_s
+
+
+@pytest.mark.parametrize(("note", "compiled"), [("torch.compile", True), ("no compile", False), ("uncompiled", False)])
+def test_what_is_not_compiled_is_not_taken_for_compiled(note, compiled):
+    run = next(run for run in ROWS if run.id.startswith("foundry_13b"))
+    run = runs.Run({**run.cells, "definition": note})
+    model, gpu = published.model_of(run), published.gpu_of(run)
+    assert published.layout_of(run, model, gpu).compiled is compiled
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_delimiters_and_headers(tmp_path, delimiter):
+    cells = ROWS[0].cells
+    lines = (
+        delimiter.join(name.upper() + " " for name in cells),
+        delimiter.join(f'"{cell}"' for cell in cells.values()),
+    )
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert runs.load(path)[0].cells == cells
