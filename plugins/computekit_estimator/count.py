@@ -233,7 +233,7 @@ def _put_counted(run: StepRun, put: Putter, subject: Subject) -> None:
         put("six_nd_flops", 6 * active * subject.tokens, "FLOP", f"6 N D with D = {subject.tokens} tokens")
     put("activation_bytes", cost.activation_bytes, "B", "what the operators of one forward pass write")
     put("moved_bytes", cost.moved_bytes, "B", "read and written if every operator is a kernel of its own")
-    for text in filter(None, (subject.image_note, subject.experts_note)):
+    for text in subject.notes():
         tell(run, text)
     for gap in cost.unknown:
         tell(run, f"not counted: {gap.name}, {gap.calls} calls, {gap.share:.1%} of all elements written (no formula)")
@@ -336,7 +336,7 @@ def _counted(subject: Subject, most: int) -> FlopCount:
     """
     from computekit import flops
 
-    from . import image_text, source
+    from . import source, towers
 
     assert subject.module is not None and subject.inputs is not None
     ways: list[tuple[Callable[[], Any], Any]] = [
@@ -355,9 +355,9 @@ def _counted(subject: Subject, most: int) -> FlopCount:
                     module = make()
                     cost = flops.count(module, subject.inputs, kwargs, backward=backward, max_operators=most)
                     if "pixel_values" not in kwargs:
-                        return image_text.joined(cost, module, subject)
+                        return towers.joined(cost, module, subject)
                     if subject.tokens is not None:
-                        subject.image_note = f"one image of {image_text.size(kwargs)} is counted with the text"
+                        subject.tower_notes["forward"] = f"one image of {towers.size(kwargs)} is counted with the text"
                     return cost
             except flops.TooManyOperators:
                 raise

@@ -95,6 +95,28 @@ def _length(hf: Any) -> int:
     return min([TOKENS, *(most for most in limits if isinstance(most, int) and most > 0)])
 
 
+def sounds(hf: Any, takes: Container[str]) -> list[dict[str, Any]]:
+    """One sound in the forms in which a call that ``takes`` these arguments may want it, the likeliest first.
+
+    A waveform, or a spectrogram with its bins before its frames or after them, and what says how long it is.
+    """
+    audio = getattr(hf, "audio_config", None) or getattr(hf, "encoder_config", None) or hf
+    if "input_features" not in takes:
+        return [{"input_values": torch.ones(_sound(audio))}, {"input_values": torch.ones(1, 1, _SAMPLES)}]
+    forms = []
+    first = _features(audio)
+    for shape in (first, (1, first[2], first[1])):
+        frames = max(shape)
+        lengths = {
+            "input_features_mask": torch.ones((1, frames), dtype=torch.long),
+            "feature_attention_mask": torch.ones((1, frames), dtype=torch.long),
+            "audio_feature_lengths": torch.tensor([frames]),
+        }
+        named = {name: value for name, value in lengths.items() if name in takes}
+        forms.append({"input_features": torch.ones(shape), **named})
+    return forms
+
+
 def _parts(hf: Any) -> list[Any]:
     """A config and those parts of it that may describe images."""
     vision = getattr(hf, "vision_config", None)
@@ -139,7 +161,8 @@ def _sound(hf: Any) -> tuple[int, ...]:
 
 def _features(hf: Any) -> tuple[int, ...]:
     """A mel spectrogram: bins before frames in Whisper's kind, after them in others."""
-    bins = getattr(hf, "num_mel_bins", None) or getattr(hf, "input_feat_per_channel", None) or 80
+    names = ("num_mel_bins", "input_feat_per_channel", "input_dim")
+    bins = next((value for name in names if (value := getattr(hf, name, None))), 80)
     if hasattr(hf, "max_source_positions") and hasattr(hf, "num_mel_bins"):
         return (1, bins, 2 * hf.max_source_positions)
     return (1, 1000, bins)

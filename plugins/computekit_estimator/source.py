@@ -42,9 +42,9 @@ class Subject:
     ``inputs`` and ``kwargs`` make one forward call for one sample. ``rebuild`` makes the module with real weights, for
     code that cannot run without values. ``all_kwargs`` is for code that wants more than the main input. ``shorten``
     puts a sample of so many tokens in their place. ``how`` says how the count was had, if not as usual, and ``sample``
-    what ``inputs`` are. ``images`` are the forms of the image that the tower of a model of text and images may take,
-    where its text runs alone, and ``image_note`` says what became of it. ``experts`` are those of a layer, and of a
-    token; ``experts_note`` says that the code runs them all.
+    what ``inputs`` are. ``towers`` are the methods that make tokens of an image or a sound, where the text runs alone,
+    with the forms in which each may take one; ``tower_notes`` say what became of it. ``experts`` are those of a layer,
+    and of a token; ``experts_note`` says that the code runs them all.
     """
 
     label: str
@@ -63,9 +63,13 @@ class Subject:
     how: str = ""
     sample: str = "one sample"
     experts: tuple[int, int] = (0, 0)
-    images: Sequence[Mapping[str, Any]] = ()
-    image_note: str = ""
+    towers: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    tower_notes: dict[str, str] = field(default_factory=dict)
     experts_note: str = ""
+
+    def notes(self) -> list[str]:
+        """What is to be said of the count."""
+        return [note for note in (*self.tower_notes.values(), self.experts_note) if note]
 
 
 def from_file(path: Path, arch: ArchRef | None, shapes: tuple[Input, ...] | None, trust_pickle: bool) -> Subject:
@@ -233,11 +237,16 @@ def _give_sample(subject: Subject, hf: Any, shape: tuple[int, ...] | None) -> No
     module: Any = subject.module
     subject.kwargs, subject.tokens = samples.main_inputs(module, hf, shape)
     subject.all_kwargs = samples.all_inputs(module, hf, subject.kwargs)
-    if "input_ids" not in subject.kwargs or "pixel_values" not in subject.all_kwargs:
+    if "input_ids" not in subject.kwargs:
         return
-    if hasattr(module, "get_image_features"):
-        subject.images = samples.images(hf, inspect.signature(module.get_image_features).parameters)
-    else:  # the image is part of the same pass, where it is not in the place of text
+    subject.towers = {
+        name: make(hf, inspect.signature(getattr(module, name)).parameters)
+        for name, make in (("get_image_features", samples.images), ("get_audio_features", samples.sounds))
+        if hasattr(module, name)
+    }
+    if (
+        "pixel_values" in subject.all_kwargs and not subject.towers
+    ):  # the image is part of the same pass, where it is not in the place of text
         subject.kwargs, subject.all_kwargs = subject.all_kwargs, subject.kwargs
 
 

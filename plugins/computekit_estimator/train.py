@@ -147,7 +147,7 @@ def _generic(
         raise CannotPredict(subject.why_no_flops or "the model cannot be run")
     batch = asked["microbatch"]
     cost = counted(subject)
-    for text in filter(None, (subject.image_note, subject.experts_note)):
+    for text in subject.notes():
         tell(run, text)
     passes = generic.passes(cost, gpu, asked["precision"], batch)
     size = subject.parameters or 0

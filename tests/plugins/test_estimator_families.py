@@ -83,7 +83,7 @@ def test_images_of_any_size_come_as_rows_of_patches(tmp_path):
     text = 2 * tokens * (4 * width * width + 3 * width * 64) + 4 * tokens * tokens * width
     assert cost.forward == 2 * patches * 3 * 2 * 14 * 14 * width + block + merger + text
     assert not cost.idle and cost.ran_on == "meta"
-    assert subject.image_note == "one image of 256 patches is counted with the text: 64 image tokens among 48"
+    assert subject.notes() == ["one image of 256 patches is counted with the text: 64 image tokens among 48"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_images_of_any_size_come_as_rows_of_patches(tmp_path):
 )  # fmt: skip
 def test_images_that_are_cut_or_padded(tmp_path, config, note):
     subject, cost = counted(tmp_path, text_config=TEXT, **config)
-    assert subject.image_note == note and not cost.idle
+    assert subject.notes() == [note] and not cost.idle
 
 
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
@@ -108,7 +108,7 @@ def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
     subject, cost = counted(
         tmp_path, model_type="gemma3", mm_tokens_per_image=16, vision_config=vision, text_config=text
     )
-    assert subject.image_note.startswith("the text alone is counted; its image: the model does not run")
+    assert subject.notes()[0].startswith("the text is counted without image: the model does not run")
     assert any(line.startswith("not run by this sample: vision_tower, ") for line in count._gaps(cost, 1))
 
 
@@ -122,7 +122,32 @@ def test_images_that_attention_reads_are_part_of_the_pass(tmp_path):
                        "vision_output_dim": 64, "intermediate_layers_indices": [0]},
     )  # fmt: skip
     assert not cost.idle
-    assert subject.image_note == "one image of 28 x 28 pixels is counted with the text"
+    assert subject.notes() == ["one image of 28 x 28 pixels is counted with the text"]
+
+
+def test_models_that_read_text_beside_an_image_have_no_image_tokens(tmp_path):
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    subject, cost = counted(
+        tmp_path, model_type="flava", text_config={**small, "vocab_size": 96, "max_position_embeddings": 16},
+        image_config={**small, "image_size": 28, "patch_size": 14}, multimodal_config=small, hidden_size=32,
+    )  # fmt: skip
+    assert cost.forward > 0
+    assert all("tokens" not in note for note in subject.notes())
+
+
+def test_one_sound_goes_with_a_text(tmp_path):
+    audio = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128,
+             "num_mel_bins": 8, "max_source_positions": 20}  # fmt: skip
+    text = {**TEXT, "num_key_value_heads": 2, "head_dim": 16}
+    subject, cost = counted(tmp_path, model_type="voxtral", text_config=text, audio_config=audio)
+    positions, width, ffn, tokens = 20, 32, 128, 48
+    convolutions = 2 * 2 * positions * width * 8 * 3 + 2 * positions * width * width * 3
+    layer = lambda n, matrices, f: 2 * n * (4 * width * width + matrices * width * f) + 4 * n * n * width  # noqa: E731
+    projector = 2 * (positions // 4) * (ffn * width + width * width)
+    assert cost.forward == layer(tokens, 3, 64) + convolutions + layer(positions, 2, ffn) + projector
+    assert not cost.idle
+    said = "one sound of a spectrogram of 8 x 40 is counted with the text: 5 sound tokens among 48"
+    assert subject.notes() == [said]
 
 
 def test_layers_of_different_widths_have_no_transformer_dimensions():
