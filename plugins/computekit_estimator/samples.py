@@ -23,6 +23,8 @@ def main_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[di
     if name == "pixel_values":
         takes = inspect.signature(module.forward).parameters
         return {name: torch.zeros(shape)} if shape else images(hf, takes)[0], None
+    if name == "pixel_values_videos":
+        return {name: torch.zeros(shape or _image(hf))}, None
     tokens = shape[-1] if shape else _length(hf)
     written = min(tokens, getattr(hf, "max_target_positions", None) or tokens)
     decoder = {"decoder_input_ids": torch.zeros((1, written), dtype=torch.long)} if hf.is_encoder_decoder else {}
@@ -142,12 +144,16 @@ def _image(hf: Any) -> tuple[int, ...]:
     """
     sized = next((part for part in _parts(hf) if getattr(part, "image_size", None)), hf)
     patch, several = _number(hf, "patch_size"), _number(hf, "num_patches")
-    size = getattr(sized, "image_size", None) or (math.isqrt(several) * patch if several and patch else _SIDE)
+    size = (
+        getattr(sized, "image_size", None)
+        or getattr(sized, "crop_size", None)
+        or (math.isqrt(several) * patch if several and patch else _SIDE)
+    )
     sides = size if isinstance(size, (list, tuple)) else (size, size)
     if merged := _number(hf, "spatial_merge_size", "scale_factor", "downsample_factor"):
         sides = tuple(-(-side // (patch * merged)) * patch * merged for side in sides)
     image = (_number(hf, "num_channels", "in_channels", "in_chans") or 3, *sides)
-    frames = getattr(sized, "num_frames", None)
+    frames = getattr(sized, "num_frames", None) or getattr(sized, "frames_per_clip", None)
     return (1, frames, *image) if frames else (1, *image)
 
 

@@ -101,6 +101,16 @@ def test_images_that_are_cut_or_padded(tmp_path, config, note):
     assert subject.notes() == [note] and not cost.idle
 
 
+def test_clips_that_are_the_main_input(tmp_path):
+    subject, cost = counted(
+        tmp_path, model_type="vjepa2", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=2,
+        pred_hidden_size=32, pred_num_attention_heads=2, pred_num_hidden_layers=1, crop_size=32, patch_size=16,
+        frames_per_clip=4,
+    )  # fmt: skip
+    assert tuple(subject.kwargs["pixel_values_videos"].shape) == (1, 4, 3, 32, 32)
+    assert cost.forward > 0 and cost.ran_on == "meta" and not cost.idle
+
+
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
     """More tokens of an image than it has patches: no image goes with the text."""
     vision = {**VISION, "model_type": "siglip_vision_model"}
