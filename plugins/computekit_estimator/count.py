@@ -346,7 +346,7 @@ def _counted(subject: Subject, most: int) -> FlopCount:
     ]
     if subject.rebuild is not None:
         ways += [(subject.rebuild, subject.kwargs), (subject.rebuild, subject.all_kwargs)]
-    first: flops.CountFailed | None = None
+    failed: list[tuple[int, flops.CountFailed]] = []
     logging.disable(logging.WARNING)  # that a model runs without its fast kernels is no concern of a count
     try:
         for backward, (make, kwargs) in itertools.product((True, False), ways):
@@ -362,11 +362,10 @@ def _counted(subject: Subject, most: int) -> FlopCount:
             except flops.TooManyOperators:
                 raise
             except flops.CountFailed as error:
-                first = first or error
+                failed.append((len(kwargs), error))
     finally:
         logging.disable(logging.NOTSET)
-    assert first is not None
-    raise first
+    raise max(failed, key=lambda each: each[0])[1]  # the first of those that got most of what the model takes
 
 
 def _in_bf16(subject: Subject) -> Callable[[], Any]:

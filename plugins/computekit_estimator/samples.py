@@ -45,9 +45,14 @@ def main_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[di
 def all_inputs(module: Any, hf: Any, given: dict[str, Any]) -> dict[str, Any]:
     """``given`` and whatever else the model's forward takes of text, image and sound: for models of several kinds."""
     ids = given.get("input_ids", torch.zeros((1, _length(hf)), dtype=torch.long))
+    place, several = (getattr(hf, name, None) for name in ("image_token_index", "num_query_tokens"))
+    if isinstance(place, int) and isinstance(several, int):  # as many tokens of the text are the image's
+        ids = ids.clone()
+        ids[:, :several] = place
     takes = inspect.signature(module.forward).parameters
     makers: dict[str, Callable[[], Any]] = {
         "input_ids": lambda: ids,
+        "qformer_input_ids": lambda: torch.zeros_like(ids[:, : hf.qformer_config.max_position_embeddings]),
         "input_features": lambda: torch.zeros(_features(getattr(hf, "audio_config", None) or hf)),
         "input_values": lambda: torch.zeros(_sound(hf)),
     }

@@ -111,6 +111,21 @@ def test_clips_that_are_the_main_input(tmp_path):
     assert cost.forward > 0 and cost.ran_on == "meta" and not cost.idle
 
 
+@pytest.mark.parametrize("kind", ["blip-2", "instructblip"])
+def test_queries_take_the_places_of_an_image_in_the_text(tmp_path, kind):
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = {
+        "vision_config": {**small, "image_size": 28, "patch_size": 14}, "num_query_tokens": 4,
+        "qformer_config": {**small, "encoder_hidden_size": 32, "vocab_size": 96, "max_position_embeddings": 16},
+        "text_config": {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                        "ffn_dim": 64, "vocab_size": 96, "max_position_embeddings": 48, "word_embed_proj_dim": 32},
+    }  # fmt: skip
+    _, cost = counted(tmp_path, model_type=kind, image_token_index=5, **config)
+    assert cost.forward > 0 and not cost.idle and cost.ran_on == "meta"
+    with pytest.raises(ComputekitError, match="'bool' object"):  # no token stands for an image
+        counted(tmp_path, model_type=kind, **config)
+
+
 def test_parts_that_the_sample_does_not_reach_are_named(tmp_path):
     """More tokens of an image than it has patches: no image goes with the text."""
     vision = {**VISION, "model_type": "siglip_vision_model"}

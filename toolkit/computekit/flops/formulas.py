@@ -332,7 +332,7 @@ NO_ARITHMETIC = {
     "diagonal_copy", "diag_embed", "masked_scatter", "masked_scatter_backward", "conj_physical", "view_as_real_copy",
     "_conj_copy", "polar_copy", "max_pool2d_indices", "nan_to_num_mask", "bitwise_and_", "record_stream", "detach_",
     "_fused_dropout_mask", "index_fill", "index_fill_", "scatter_reduce_mask", "mkldnn_reorder", "to_dense",
-    "masked_fill", "multinomial", "_is_all_true", "_is_any_true",
+    "masked_fill", "multinomial", "cummax", "cummin", "_is_all_true", "_is_any_true",
 }  # fmt: skip
 
 
