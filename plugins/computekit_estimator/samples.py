@@ -33,7 +33,8 @@ def main_inputs(module: Any, hf: Any, shape: tuple[int, ...] | None) -> tuple[di
     if name == "input_values":
         return {name: torch.zeros(shape or (1, _SAMPLES)), **decoder}, None
     if name == "past_values":
-        return {name: torch.zeros(shape or (1, hf.context_length, hf.num_input_channels))}, None
+        channels = getattr(hf, "num_input_channels", None)
+        return {name: torch.zeros(shape or (1, hf.context_length, *([channels] if channels else ())))}, None
     if name == "inputs":  # Perceiver reads vectors
         return {name: torch.zeros(shape or (1, tokens, hf.d_model))}, tokens
     given: dict[str, Any] = {name: torch.zeros(shape or (1, tokens), dtype=torch.long), **decoder}

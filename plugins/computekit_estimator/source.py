@@ -31,8 +31,9 @@ TOKENS = 2048
 """Tokens of the sample that is counted, where neither the user nor the model sets fewer."""
 _ALIKE = 0.05
 """How far the parameters by dimensions may be from those of the built model; beyond it the layers are others."""
-_REBUILDABLE = 500_000_000
-"""Parameters up to which a config's model is built with real weights when it cannot be counted without."""
+_REBUILDABLE = 250_000_000
+"""Parameters up to which a config's model is built with real weights where it cannot be counted without: 3 GB with a
+copy and gradients."""
 
 
 @dataclass
