@@ -81,6 +81,8 @@ class Treatment:
         """`round` for a weight of ``source``, which is read in pieces where the scheme allows it."""
         from computekit.models import compressed
 
+        if info.transposed and self.scheme.bits < 16:
+            return self.round(source.load(info.name).t().contiguous(), info.name)
         if not self.scheme.by_rows or info.numel <= compressed.CHUNK:
             return self.round(source.load(info.name), info.name)
         columns = math.prod(info.shape[1:])
@@ -132,7 +134,7 @@ class Treatment:
         if scheme.bits == 16:
             return 2 * info.numel
         width = 2 if self.narrows(info.dtype) else info.dtype.itemsize
-        return compressed.stored_bytes(info.shape, width, self.group, scheme.bits, scheme.zero_points)
+        return compressed.stored_bytes(info.outputs_first, width, self.group, scheme.bits, scheme.zero_points)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Decision:
         """How many values share a scale, in the end; None for all of a row."""
         from computekit.models import compressed
 
-        columns, wanted = math.prod(self.info.shape[1:]), self.treatment.group
+        columns, wanted = math.prod(self.info.outputs_first[1:]), self.treatment.group
         return None if wanted is None or wanted >= columns else compressed.group_size(columns, wanted)
 
     @property

@@ -105,7 +105,8 @@ def test_dequantize_gives_the_graph_back_its_floats() -> None:
     assert set(after.tensors) == set(before.tensors)
     for name in ("c", "lw", "onnx::MatMul_7", "gw"):
         scale = stored.load(f"{name}_scale").reshape(-1, 1)
-        error = (after.load(name) - before.load(name)).abs().reshape(len(scale), -1)
+        error = (after.load(name) - before.load(name)).abs()
+        error = (error.t() if before.tensors[name].transposed else error).reshape(len(scale), -1)
         assert bool((error <= scale / 2 * (1 + 1e-5)).all())
 
 
@@ -116,6 +117,30 @@ def test_what_a_tensor_is_follows_from_the_graph() -> None:
     assert found["c"] == "conv"
     assert {found[name] for name in ("lw", "lr", "onnx::MatMul_7", "gw")} == {"linear"}
     assert {found[name] for name in ("gb", "shape")} == {"ambiguous", "not float"}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("way", ["MatMul", "Gemm", "first"])
+def test_every_output_has_a_scale_of_its_own(way: str, transposed: bool) -> None:
+    sizes = np.logspace(-3, 1, 32).astype("f4").reshape(1, 32)
+    values = np.random.default_rng(0).standard_normal((32, 32)).astype("f4") * (sizes.T if way == "first" else sizes)
+    w = numpy_helper.from_array(np.ascontiguousarray(values.T if transposed else values), "w")
+    nodes = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0])] if transposed else []
+    seen = "t" if transposed else "w"
+    if way == "Gemm" and transposed:
+        nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    else:
+        operator = "MatMul" if way == "first" else way
+        nodes.append(helper.make_node(operator, [seen, "x"] if way == "first" else ["x", seen], ["y"]))
+    save(nodes, [w], ["n", 32] if way != "first" else [32, "n"])
+    carried_out("quantize", "--int8", "m.onnx", "--allow-noop")
+    shape = (32, 32)
+    before, after = run("m.onnx", *shape), run("m-int8.onnx", *shape)
+    axis = 1 if way == "first" else 0  # of the samples
+    error = np.abs(after - before).max(axis) / np.abs(before).max(axis)
+    assert error.max() < 0.02
+    carried_out("dequantize", "m-int8.onnx", "-o", "again.onnx")
+    assert np.array_equal(run("again.onnx", *shape), after)
 
 
 def test_a_table_is_an_embedding_unless_it_is_multiplied_by_too() -> None:

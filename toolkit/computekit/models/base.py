@@ -22,7 +22,8 @@ class TensorInfo:
     ``name`` is the name inside the state_dict, as the file spells it (prefixes such as ``module.`` included). Two
     tensors with equal ``storage`` are tied: they are the same bytes under two names. ``nbytes`` is what the file
     spends on it. ``encoding`` names a quantization of the file's own (GGUF's ``Q4_1``) that reading undoes; ``dtype``
-    is what `ModelFile.load` gives. ``role`` is what the file's code says that the tensor is, as `roles` calls it.
+    is what `ModelFile.load` gives. ``role`` is what the file's code says that the tensor is, as `roles` calls it; a
+    weight that is ``transposed`` has its outputs last.
     """
 
     name: str
@@ -32,6 +33,12 @@ class TensorInfo:
     storage: Hashable = None
     encoding: str = ""
     role: str = ""
+    transposed: bool = False
+
+    @property
+    def outputs_first(self) -> tuple[int, ...]:
+        """The shape of a weight as its grid needs it: (out, ...)."""
+        return self.shape[::-1] if self.transposed else self.shape
 
     @property
     def numel(self) -> int:

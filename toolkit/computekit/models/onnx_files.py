@@ -99,9 +99,11 @@ def read(path: Path, _trust_pickle: bool) -> OnnxFile:
             continue
         if name in infos:
             raise FileProblem(path, f"holds two tensors called {name!r}", "the file is damaged")
-        info, role = _info(path, name, place.proto), roles.get(name, "")
+        info = _info(path, name, place.proto)
+        role, transposed = roles.get(name, ("", False))
         fits = {"conv": len(info.shape) > 2, "embedding": len(info.shape) == 2}.get(role, len(info.shape) > 1)
-        infos[name], found[name] = replace(info, role=role if fits else ""), place
+        known = replace(info, role=role, transposed=transposed and len(info.shape) == 2) if role and fits else info
+        infos[name], found[name] = known, place
     for name, place in found.items():
         scale = infos.get(f"{name}_scale") if place.unpacked_by else None
         if scale is not None and scale.shape and scale.numel:  # in the graph it has the axes of the weight
@@ -128,12 +130,13 @@ def _is_weight(proto: Any) -> bool:
     return dtype is not None and dtype.is_floating_point and bool(proto.dims)
 
 
-def _roles(graph: Any) -> dict[str, Role]:
-    """What the graph makes of its tensors; a table that is looked up, and multiplied by too, is linear."""
-    found: dict[str, Role] = {}
-    for name, role in onnx_graph.roles(graph):
-        if found.get(name) in (None, "embedding"):
-            found[name] = role
+def _roles(graph: Any) -> dict[str, tuple[Role, bool]]:
+    """What the graph makes of its tensors, and whether their outputs are last; a table that is looked up, and
+    multiplied by too, is linear."""
+    found: dict[str, tuple[Role, bool]] = {}
+    for name, role, transposed in onnx_graph.roles(graph):
+        if name not in found or found[name][0] == "embedding":
+            found[name] = role, transposed
     return found
 
 

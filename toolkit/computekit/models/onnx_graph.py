@@ -3,7 +3,8 @@
 A weight in fewer bits lies under another name, and nodes give it back to the graph as floats under its own name:
 
 * 8 bits: ``X_quantized``, int8, and ``X_scale``, one for each slice along the first axes (the last matrices of stacked
-  ones have one for each row): ``X = Cast(X_quantized) * X_scale``;
+  ones have one for each row): ``X = Cast(X_quantized) * X_scale``. A matrix that its product wants as (in, out) is
+  stored as (out, in), so that outputs have scales, and what comes out is transposed;
 * 16 bits: ``X_half``: ``X = Cast(X_half)``.
 
 Runtimes carry such constant nodes out once, when they load a file; DequantizeLinear, the operator for this, would be
@@ -25,6 +26,7 @@ _ROLES: dict[tuple[str, int], Role] = {
     ("Conv", 1): "conv", ("ConvTranspose", 1): "conv", ("Gather", 0): "embedding",
     **{(cell, position): "linear" for cell in ("LSTM", "GRU", "RNN") for position in (1, 2)},
 }  # fmt: skip
+_UNPACKING = (("_quantized", ("Mul", "Cast")), ("_quantized", ("Transpose", "Mul", "Cast")), ("_half", ("Cast",)))
 _SAME_VALUES = ("Transpose", "Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -42,6 +44,11 @@ class Place:
     constant: Any = None
     unpacked_by: tuple[Any, ...] = ()
     floats: int = 0
+
+    @property
+    def flipped(self) -> bool:
+        """Whether it lies as (out, in) where the graph's nodes see (in, out)."""
+        return bool(self.unpacked_by) and self.unpacked_by[0].op_type == "Transpose"
 
 
 def places(graph: Any, prefix: str = "") -> Iterator[tuple[str, Place]]:
@@ -63,20 +70,25 @@ def places(graph: Any, prefix: str = "") -> Iterator[tuple[str, Place]]:
         yield from places(inner, inner_prefix)
 
 
-def roles(graph: Any, prefix: str = "", outer: Mapping[str, str] | None = None) -> Iterator[tuple[str, Role]]:
-    """The names of tensors, as `places` gives them, with what a node that takes the tensor makes of it."""
-    known = dict(outer or {})
-    known |= {name: prefix + name for name in (_text(proto.name) for proto in graph.initializer)}
+def roles(
+    graph: Any, prefix: str = "", outer: Mapping[str, tuple[str, bool]] | None = None
+) -> Iterator[tuple[str, Role, bool]]:
+    """The names of tensors, as `places` gives them, with what a node that takes the tensor makes of it, and whether
+    the node's outputs are along its last axis instead of the first."""
+    known = dict(outer or {})  # the name of the tensor that a value has the data of, and whether it is transposed
+    known |= {name: (prefix + name, False) for name in (_text(proto.name) for proto in graph.initializer)}
     for node in graph.node:
         names = [_text(name) for name in node.input]
         if node.op_type == "Constant" and node.output:
-            known[_text(node.output[0])] = prefix + _text(node.output[0])
+            known[_text(node.output[0])] = prefix + _text(node.output[0]), False
         elif node.op_type in _SAME_VALUES and node.output and names and names[0] in known:
-            known[_text(node.output[0])] = known[names[0]]
+            tensor, transposed = known[names[0]]
+            known[_text(node.output[0])] = tensor, transposed != (node.op_type == "Transpose")
         for position, name in enumerate(names):
             role = _ROLES.get((node.op_type, position))
             if role and name in known:
-                yield known[name], role
+                tensor, transposed = known[name]
+                yield tensor, role, role == "linear" and transposed != _outputs_last(node, position)
     for inner, inner_prefix in _inside(graph, prefix):
         yield from roles(inner, inner_prefix, known)
 
@@ -89,9 +101,15 @@ def values(graph: Any) -> Iterator[str]:
         yield from values(inner)
 
 
+def _outputs_last(node: Any, position: int) -> bool:
+    """Whether a node's input at ``position``, a matrix, has the outputs of the product along its last axis."""
+    switched = any(a.name == ("transA", "transB")[position] and a.i for a in node.attribute if node.op_type == "Gemm")
+    return node.op_type in ("MatMul", "Gemm") and (position == 1) != switched
+
+
 def _unpacking(name: str, makers: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
     """The weight that an initializer stands for and the nodes that make floats of it; its own name and none mostly."""
-    for suffix, operators in (("_quantized", ("Mul", "Cast")), ("_half", ("Cast",))):
+    for suffix, operators in _UNPACKING:
         weight, nodes, wanted = name.removesuffix(suffix), [], name.removesuffix(suffix)
         for operator in operators:
             node = makers.get(wanted)

@@ -38,9 +38,10 @@ class OnnxWriter(Writer):
         place = self._new.places[like]
         axes = _leading_axes(place, tensor) if name == f"{like}_scale" else None
         if axes is not None:
-            self._unpack(place, like.removeprefix(place.prefix), tensor, axes)
+            self._unpack(place, like, tensor, axes)
         elif name == like and tensor.dtype in (torch.int8, *_HALF, onnx_files.DTYPES[_computed_in(place)]):
-            self._store(place, like.removeprefix(place.prefix), tensor)
+            turned = place.flipped and tensor.dtype != torch.int8  # floats again, as the graph wants them
+            self._store(place, like.removeprefix(place.prefix), tensor.t() if turned else tensor)
         else:
             problem = f"would need {name!r} of type {str(tensor.dtype).removeprefix('torch.')}"
             hint = "a graph holds 8 bits with a scale per row, or 16; computekit convert it to safetensors for more"
@@ -101,17 +102,22 @@ class OnnxWriter(Writer):
             place.proto.name = f"{weight}_half"
             _first(graph, "Cast", [f"{weight}_half"], weight, to=floats)
 
-    def _unpack(self, place: Place, weight: str, scale: torch.Tensor, axes: int) -> None:
-        """Give the integers of ``weight`` a scale for each place along the first ``axes``, and the graph its floats."""
+    def _unpack(self, place: Place, name: str, scale: torch.Tensor, axes: int) -> None:
+        """Give the integers of ``name`` a scale for each place along the first ``axes``, and the graph its floats."""
+        weight = name.removeprefix(place.prefix)
         shape = (*place.proto.dims[:axes], *(1 for _ in place.proto.dims[axes:]))
         proto = place.graph.initializer.add(name=f"{weight}_scale")
         _fill(proto, scale.to(onnx_files.DTYPES[place.floats]).reshape(shape))
-        _first(place.graph, "Mul", [f"{weight}_cast", f"{weight}_scale"], weight)
+        scaled = weight
+        if self.source.infos[name].transposed:
+            scaled = f"{weight}_rows"
+            _first(place.graph, "Transpose", [scaled], weight)
+        _first(place.graph, "Mul", [f"{weight}_cast", f"{weight}_scale"], scaled)
         _first(place.graph, "Cast", [f"{weight}_quantized"], f"{weight}_cast", to=place.floats)
 
     def _check_free(self, weight: str) -> None:
         """Raise FileProblem if the graph has values called as those are that stand for a weight."""
-        for name in (f"{weight}_{part}" for part in ("quantized", "scale", "cast", "half")):
+        for name in (f"{weight}_{part}" for part in ("quantized", "scale", "cast", "rows", "half")):
             if name in self._taken:
                 problem = f"has a value called {name!r}, so that {weight!r} cannot be stored in fewer bits"
                 raise FileProblem(self.source.path, problem, f"leave it out with --exclude '{weight}'")
