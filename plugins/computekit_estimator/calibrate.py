@@ -125,8 +125,14 @@ def calibrate(run: StepRun, runs_file: Path) -> None:
         others = apply(fit(usable[:i] + usable[i + 1 :], names))
         for key, used in (("before", CONSTANTS), ("after", constants), ("leave_one_out", others)):
             errors[key].append(abs(math.exp(log_error(entry, used)) - 1))
-    for key, values in errors.items():
-        put(f"median_error_{key}", statistics.median(values), "", f"of {len(values)} runs")
+    medians = {key: statistics.median(values) for key, values in errors.items()}
+    for key, median in medians.items():
+        put(f"median_error_{key}", median, "", f"of {len(usable)} runs")
+    if medians["leave_one_out"] > medians["before"]:
+        errs = f"{medians['before']:.1%} against {medians['leave_one_out']:.1%}"
+        told = f"the shipped constants predict runs that were not fitted better ({errs}): are all of one machine?"
+        run.note(told)
+        run.say(told)
     run.details["constants"] = asdict(constants)
     run.details["errors"] = [
         {"id": entry.id, **{key: values[i] for key, values in errors.items()}} for i, entry in enumerate(usable)

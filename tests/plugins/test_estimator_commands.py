@@ -105,17 +105,28 @@ def test_scaling_recovers_a_law_from_runs(tmp_path):
     assert (fitted.alpha, fitted.beta, fitted.floor) == pytest.approx((law.alpha, law.beta, law.floor), rel=0.02)
 
 
-def test_calibration_is_applied_by_train(tmp_path):
-    own = [run for run in runs.load() if run.id.startswith("mlm21_t1") and run.kind == "iter_time_s"][:4]
-    path = tmp_path / "own.csv"
+def own_runs(path, *slower):
+    """Published runs as a file, each this many times slower."""
+    own = [run for run in runs.load() if run.id.startswith("mlm21_t1") and run.kind == "iter_time_s"]
     lines = [",".join(own[0].cells)]
-    for run in own:  # a cluster that is exactly 30 % slower than the published one
-        cells = {**run.cells, "value": str(1.3 * run.value), "definition": "", "source": ""}
+    for run, factor in zip(own, slower, strict=False):
+        cells = {**run.cells, "value": str(factor * run.value), "definition": "", "source": ""}
         lines.append(",".join(cells.values()))
     path.write_text("\n".join(lines))
+    return path
+
+
+def test_calibration_to_runs_that_have_nothing_in_common_is_said_to_be_worse(tmp_path):
+    path = own_runs(tmp_path / "own.csv", 1, 3, 1, 0.3, 1, 1)
+    code, _, err = invoke("calibrate", path, "-o", tmp_path / "calibration.json")
+    assert code == 0 and "the shipped constants predict runs that were not fitted better" in err
+
+
+def test_calibration_is_applied_by_train(tmp_path):
+    path = own_runs(tmp_path / "own.csv", 1.3, 1.3, 1.3, 1.3)  # a cluster that is exactly 30% slower
     target = tmp_path / "calibration.json"
     code, _, err = invoke("calibrate", path, "-o", target)
-    assert code == 0, err
+    assert code == 0 and "shipped constants" not in err, err
     found = json.loads(target.read_text())
     errors = found["rows"][0]["quantities"]
     assert errors["median_error_leave_one_out"]["value"] < 0.05 < errors["median_error_before"]["value"]
