@@ -300,13 +300,17 @@ def measure(arguments: argparse.Namespace, work: Path, rows: Rows) -> None:
         rows.keep([{**about, **row} for row in found] + [{**about, "absent": True, **row} for row in field.absent])
 
 
+def spread(interval: tuple[float, float] | None) -> str:
+    """The interval of a speed-up for a person; a few rounds give none."""
+    return "[few rounds]" if interval is None else f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
 def show(about: dict[str, Any], rows: list[dict[str, Any]], absent: list[dict[str, str]]) -> None:
     """One model's rows for a person, the fastest first."""
     print(f"\n{about['model']}, batch {about['batch']}, {about['threads']} threads, {about['clock']} time")
     for row in sorted(rows, key=lambda row: -row["speedup"]):
-        low, high = row["interval"] or (float("nan"), float("nan"))
         print(
-            f"{row['library']:12} {row['name']:38} {row['speedup']:5.2f}x [{low:.2f}, {high:.2f}]  bytes "
+            f"{row['library']:12} {row['name']:38} {row['speedup']:5.2f}x {spread(row['interval'])}  bytes "
             f"{row['bytes_ratio']:.3f}  cosine {row['cosine']:.5f}  alone {row['alone']:.4f}  "
             f"{row['metric']} {row['value']:.4f}"
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import math
 import random
 import tempfile
 import time
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from quantize import Rows, quantized
+from quantize import Rows, quantized, spread
 from quantize_peers import saved_bytes
 from torch import Tensor, nn
 
@@ -180,9 +179,8 @@ def main() -> None:
     about = {"model": arguments.decoder.name, "batch": 1, "tokens": CONTEXT, "threads": arguments.threads,
              "clock": clock[0]}  # fmt: skip
     for row in rows:
-        low, high = row["interval"] or (math.nan, math.nan)
         print(
-            f"{row['phase']:8} {row['library']:12} {row['name']:28} {row['speedup']:5.2f}x [{low:.2f}, {high:.2f}]  "
+            f"{row['phase']:8} {row['library']:12} {row['name']:28} {row['speedup']:5.2f}x {spread(row['interval'])}  "
             f"bytes {row['bytes_ratio']:.3f}  perplexity {row['value']:.3f} (x{row['perplexity_ratio']:.4f})"
         )
     for entry in absent:
