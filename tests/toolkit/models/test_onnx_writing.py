@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from computekit.cli import main
-from computekit.models import open_model, roles
+from computekit.models import onnx_files, open_model, roles
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -185,6 +185,14 @@ def test_weights_in_other_files_come_into_the_new_one() -> None:
     Path("m.onnx").unlink()
     network()
     assert near(run("out.onnx", 2, 8, 24), run("m.onnx", 2, 8, 24)) > 0.999
+
+
+def test_the_limit_of_one_file_is_that_of_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save([helper.make_node("MatMul", ["x", "w"], ["y"])], [weight("w", 64, 64)], ["n", 64])
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    monkeypatch.setattr(onnx_files, "MAX_BYTES", 8000)  # between 4 and 16 KB of weights
+    assert "would take more than 2 GB" in refused("convert", "m.onnx", "out.onnx")
+    carried_out("quantize", "--int8", "m.onnx", "-o", "out.onnx", "--allow-noop")
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

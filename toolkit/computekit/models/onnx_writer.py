@@ -67,7 +67,7 @@ class OnnxWriter(Writer):
         model.metadata_props.extend(others)
         if metadata:
             model.metadata_props.add(key=onnx_files.KEY, value=json.dumps(metadata, sort_keys=True))
-        size = sum(info.nbytes for info in self._new.infos.values())
+        size = sum(len(place.proto.raw_data) for place in self._new.places.values())  # of what is written
         content = b"" if size > onnx_files.MAX_BYTES else model.SerializeToString(deterministic=True)
         if not 0 < len(content) <= onnx_files.MAX_BYTES:
             raise FileProblem(self.source.path, "would take more than 2 GB, which one ONNX file cannot hold")
