@@ -46,16 +46,21 @@ def test_hybrids_of_state_spaces_and_attention_run(tmp_path):
     assert cost.ran_on == "meta" and not cost.idle
 
 
+def layer(tokens, width, matrices, ffn):
+    """FLOPs of a transformer layer, by hand: projections, ``matrices`` of the feed-forward network, attention."""
+    return 2 * tokens * (4 * width * width + matrices * width * ffn) + 4 * tokens * tokens * width
+
+
 def test_one_image_goes_with_a_text(tmp_path):
     subject, cost = counted(tmp_path, model_type="llava", text_config=TEXT, vision_config=VISION)
     patches, width, ffn, tokens = 5, 32, 64, 48
-    layer = lambda n, matrices: 2 * n * (4 * width * width + matrices * width * ffn) + 4 * n * n * width  # noqa: E731
     embedding = 2 * (patches - 1) * width * 3 * 14 * 14
     projector = 2 * (patches - 1) * 2 * width * width
     layers = [child for name, child in cost.by_module.items() if "vision" in name and name.endswith("layers.0")]
-    assert layers[0].forward == layer(patches, 2)
+    assert layers[0].forward == layer(patches, width, 2, ffn)
     ran = 2 if len([n for n in cost.by_module if "vision" in n and ".layers." in n and n.split(".")[-1] == "1"]) else 1
-    assert cost.forward == layer(tokens, 3) + embedding + ran * layer(patches, 2) + projector
+    text, image = layer(tokens, width, 3, ffn), ran * layer(patches, width, 2, ffn)
+    assert cost.forward == text + embedding + image + projector
     assert subject.tokens == tokens
 
 
@@ -167,9 +172,9 @@ def test_one_sound_goes_with_a_text(tmp_path):
     subject, cost = counted(tmp_path, model_type="voxtral", text_config=text, audio_config=audio)
     positions, width, ffn, tokens = 20, 32, 128, 48
     convolutions = 2 * 2 * positions * width * 8 * 3 + 2 * positions * width * width * 3
-    layer = lambda n, matrices, f: 2 * n * (4 * width * width + matrices * width * f) + 4 * n * n * width  # noqa: E731
     projector = 2 * (positions // 4) * (ffn * width + width * width)
-    assert cost.forward == layer(tokens, 3, 64) + convolutions + layer(positions, 2, ffn) + projector
+    whole = layer(tokens, width, 3, 64) + convolutions + layer(positions, width, 2, ffn) + projector
+    assert cost.forward == whole
     assert not cost.idle
     said = "one sound of a spectrogram of 8 x 40 is counted with the text: 5 sound tokens among 48"
     assert subject.notes() == [said]
